@@ -1,0 +1,101 @@
+"""The training objective: symmetric contrastive loss, principal components of a batch, and their weighted sum.
+
+Source: DeBias-CLIP (arXiv 2602.22419): `L = short_weight * L_short + (1 - short_weight) * L_long`, short_weight 0.1.
+`L_short` compares short captions with image features reduced to their 32 principal components in the batch
+(Long-CLIP, arXiv 2403.15378, section 3.3). Long-CLIP itself adds the two losses 1:1 with label smoothing 0.1: that is
+twice `two_caption_loss(..., short_weight=0.5, label_smoothing=0.1)`, a factor that AdamW does not see.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+
+class TwoCaptionLoss(NamedTuple):
+    """`total` is what to minimise; `long` and `short` are its unweighted parts. Scalars, float32."""
+
+    total: Float[Tensor, ""]
+    long: Float[Tensor, ""]
+    short: Float[Tensor, ""]
+
+
+def contrastive_loss(
+    image_features: Float[Tensor, "batch dim"],
+    text_features: Float[Tensor, "batch dim"],
+    logit_scale: Float[Tensor, ""],
+    *,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """Return the mean of the image-to-text and the text-to-image cross entropy; row i of both belongs together.
+
+    Features come normalised (principal components excepted); `logit_scale` is the logarithm of the inverse
+    temperature, as CLIP stores it. Computed in float32 whatever autocast says: bfloat16 logits of 100 are 0.5 apart.
+    """
+    with torch.autocast(image_features.device.type, enabled=False):
+        logits = logit_scale.float().exp() * image_features.float() @ text_features.float().T
+        targets = torch.arange(logits.shape[0], device=logits.device)
+        to_text = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+        to_image = F.cross_entropy(logits.T, targets, label_smoothing=label_smoothing)
+        return (to_text + to_image) / 2
+
+
+def principal_components(features: Float[Tensor, "batch dim"], *, rank: int = 32) -> Float[Tensor, "batch dim"]:
+    """Return `features` rebuilt from their mean and their first `rank` principal components in this batch.
+
+    Float32, not renormalised, with gradient through the components as in Long-CLIP's code. A centred batch has at most
+    `batch - 1` components: where `rank` covers them all, the features come back as they are.
+
+    Raises ValueError when `rank` is below 1.
+    """
+    if rank < 1:
+        raise ValueError(f"rank is {rank}, at least 1 component is needed; use 32 as in the paper.")
+    with torch.autocast(features.device.type, enabled=False):
+        features = features.float()
+        if rank >= min(features.shape[0] - 1, features.shape[1]):
+            return features
+        mean = features.mean(dim=0)
+        centred = features - mean
+        basis = torch.linalg.svd(centred, full_matrices=False).Vh[:rank]
+        return centred @ basis.T @ basis + mean
+
+
+def keep_local(features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    """Return `features` as they are: the gather of a single process."""
+    return features
+
+
+def two_caption_loss(
+    image_features: Float[Tensor, "local dim"],
+    long_features: Float[Tensor, "local dim"],
+    short_features: Float[Tensor, "local dim"],
+    logit_scale: Float[Tensor, ""],
+    *,
+    short_weight: float = 0.1,
+    rank: int = 32,
+    label_smoothing: float = 0.0,
+    gather: Callable[[Tensor], Tensor] = keep_local,
+) -> TwoCaptionLoss:
+    """Return the DeBias-CLIP loss of a batch of images, each with a long and a short caption.
+
+    Features come as the towers give them, not normalised. `gather` takes the `[local, dim]` features of this process
+    and returns `[global, dim]` of all, in one order on every process and **with gradient**: without it the loss is
+    the same and the gradient is wrong. Components are those of the gathered batch, so that the result does not depend
+    on the number of processes; every process returns the loss of the whole batch, and averaging the gradients over
+    processes (as DistributedDataParallel does) gives the gradient of that loss.
+
+    Raises ValueError when `short_weight` is outside 0 to 1.
+    """
+    if not 0 <= short_weight <= 1:
+        raise ValueError(f"short_weight is {short_weight}, allowed are 0 to 1; the paper uses 0.1.")
+    image, long, short = (
+        gather(F.normalize(features.float(), dim=-1)) for features in (image_features, long_features, short_features)
+    )
+    long_loss = contrastive_loss(image, long, logit_scale, label_smoothing=label_smoothing)
+    reduced = principal_components(image, rank=rank)
+    short_loss = contrastive_loss(reduced, short, logit_scale, label_smoothing=label_smoothing)
+    total = short_weight * short_loss + (1 - short_weight) * long_loss
+    return TwoCaptionLoss(total=total, long=long_loss, short=short_loss)

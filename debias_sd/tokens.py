@@ -1,0 +1,153 @@
+"""Text to padded token ids, front padding, and a report of what an encoder reads and loses of a prompt.
+
+Source of the front padding: DeBias-CLIP (arXiv 2602.22419): `[SOT, PAD x n_pre, text, EOT, PAD x (n_post - n_pre)]`.
+The pad id belongs to the model: with a causal mask the pooled vector does not depend on the pads behind EOT, every
+padded hidden state does. SD 1.x pads with EOT (49407), SD 2.x, SDXL's second encoder and the training here with 0.
+Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
+"""
+
+import random
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+CONTEXTS = (77, 248)
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, length: int, pad_id: int
+) -> Int[Tensor, "batch length"]:
+    """Return the ids of `texts`, int64: start token, text, end token, then `pad_id` up to `length`.
+
+    Longer texts are cut so that the end token stays last. Special tokens typed in a text ("<|endoftext|>") are spelled
+    out like any other word: as ids they would end the text there for the pooled vector.
+
+    Raises ValueError when `length` has no room for a start and an end token.
+    """
+    if length < 2:
+        raise ValueError(f"length is {length}, start and end token need at least 2; use the encoder's 77 or 248.")
+    ids = torch.full((len(texts), length), pad_id, dtype=torch.long)
+    if not texts:
+        return ids
+    rows = tokenizer(list(texts), truncation=True, max_length=length, split_special_tokens=True)["input_ids"]
+    for row, target in zip(rows, ids, strict=True):
+        target[: len(row)] = torch.tensor(row, dtype=torch.long)
+    return ids
+
+
+def end_positions(ids: Int[Tensor, "batch length"], *, end_id: int) -> Int[Tensor, " batch"]:
+    """Return the position of the first end token of each row.
+
+    The first one, because a tokenizer may pad with the end token; counting pads by their id would also take a "!" of
+    the text for a pad where the pad id is 0. Raises ValueError when a row has none.
+    """
+    is_end = ids == end_id
+    if not is_end.any(dim=1).all():
+        row = int((~is_end.any(dim=1)).nonzero()[0])
+        raise ValueError(
+            f"row {row} of the token ids has no end token {end_id}, each row needs one; make the ids with tokenize()."
+        )
+    return is_end.int().argmax(dim=1)
+
+
+def random_front_pads(
+    ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int
+) -> Int[Tensor, " batch"]:
+    """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots behind the end token."""
+    n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
+    return torch.tensor([rng.randint(0, n) for n in n_post.tolist()], dtype=torch.long, device=ids.device)
+
+
+def front_pad(
+    ids: Int[Tensor, "batch length"], counts: Int[Tensor, " batch"], *, pad_id: int, end_id: int
+) -> Int[Tensor, "batch length"]:
+    """Return `ids` with `counts` of the slots behind the end token moved to directly behind the start token.
+
+    The moved slots hold `pad_id`; no token of the text is lost or reordered. Raises ValueError when a count is
+    negative or above the slots behind the end token, and when `pad_id` is the end token: pooling would find that pad.
+    """
+    if pad_id == end_id:
+        raise ValueError(
+            f"pad id {pad_id} is the end token, in front of a text it would be pooled in its place; front pad with 0."
+        )
+    n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
+    if bool(((counts < 0) | (counts > n_post)).any()):
+        row = int(((counts < 0) | (counts > n_post)).nonzero()[0])
+        raise ValueError(
+            f"row {row} asks for {int(counts[row])} front pads, allowed are 0 to {int(n_post[row])}, the slots behind "
+            "its end token; ask for fewer or shorten the text."
+        )
+    slots = torch.arange(ids.shape[1], device=ids.device)[None]
+    is_front = (slots >= 1) & (slots <= counts[:, None])
+    source = torch.where(slots == 0, slots, slots - counts[:, None]).clamp(min=0)
+    return ids.gather(1, source).masked_fill(is_front, pad_id)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an encoder of `length` positions reads of a prompt; `kept + lost` is the prompt."""
+
+    length: int
+    kept: str
+    lost: str
+    kept_tokens: int
+    lost_tokens: int
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """Tokens of a prompt, start and end token not counted, and what each length reads of it."""
+
+    tokens: int
+    readings: dict[int, Reading]
+    unknown_words: tuple[str, ...]
+
+
+def count_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    *,
+    lengths: Sequence[int] = CONTEXTS,
+    known_words: Collection[str] | None = None,
+) -> TokenReport:
+    """Return how many tokens `prompt` has and which part of it is cut at each of `lengths` positions.
+
+    A word that is cut in the middle is reported as the tokens cut it; a character whose bytes are cut apart counts as
+    lost. `known_words` (lower case) are the words a small tokenizer's encoder was trained on; None reports none.
+    """
+    for length in lengths:
+        if length < 2:
+            raise ValueError(f"length is {length}, start and end token need at least 2; use 77 or 248.")
+    # verbose=False: the tokenizer's own warning about its maximal length is what this report replaces.
+    encoded = tokenizer(
+        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
+    )
+    starts = [start for start, _ in encoded["offset_mapping"]]
+    readings = {length: _reading(prompt, starts, length=length) for length in lengths}
+    return TokenReport(tokens=len(starts), readings=readings, unknown_words=_unknown_words(prompt, known_words))
+
+
+def _reading(prompt: str, starts: list[int], *, length: int) -> Reading:
+    """Return the reading of `length` positions, two of which hold start and end token."""
+    kept = min(len(starts), length - 2)
+    cut = starts[kept] if kept < len(starts) else len(prompt)
+    return Reading(
+        length=length, kept=prompt[:cut], lost=prompt[cut:], kept_tokens=kept, lost_tokens=len(starts) - kept
+    )
+
+
+def _unknown_words(prompt: str, known_words: Collection[str] | None) -> tuple[str, ...]:
+    """Return the words of `prompt` outside `known_words`, each once, in order; "top-left" is known by its parts."""
+    if known_words is None:
+        return ()
+    known = frozenset(known_words)
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(prompt))
+    return tuple(
+        word for word in words if word not in known and not all(part in known for part in re.split(r"['’-]", word))
+    )
