@@ -1,0 +1,34 @@
+"""What every test run shares: no network, the versions in the header, and markers that skip where they cannot run."""
+
+import os
+from importlib import metadata
+
+import pytest
+
+# Before huggingface_hub is imported: a hub id given by mistake must fail at once, not retry for minutes.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def pytest_report_header() -> str:
+    names = ("torch", "transformers", "diffusers", "accelerate", "safetensors", "numpy")
+    return "versions: " + ", ".join(f"{name} {metadata.version(name)}" for name in names)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` tests without a CUDA device and `weights` tests without a folder of checkpoints."""
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            _skip(items, "gpu", "no CUDA device")
+    if not os.environ.get("DEBIAS_SD_CHECKPOINTS"):
+        _skip(items, "weights", "DEBIAS_SD_CHECKPOINTS names no folder of checkpoints")
+
+
+def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
+    for item in items:
+        if item.get_closest_marker(marker) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,128 @@
+"""The commands, pins and papers that a fresh clone relies on."""
+
+import os
+import re
+import stat
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PIN_LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+PINS = {canonicalize_name(name): Version(version) for name, _, version in (line.partition("==") for line in PIN_LINES)}
+DECLARED = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
+INSTALLED_EXTRAS = {"dev", "train"}  # what the Makefile installs
+TARGETS = ("demo", "test", "test-all", "lint", "weights", "weights-quick", "results", "benchmark", "clean", "help")
+
+
+def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    # MAKEFLAGS of the make that runs these tests must not reach the one under test.
+    clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=False)
+
+
+def required_names() -> set[str]:
+    """Return the names of everything that installing the project with its default extras brings in here."""
+    waiting = [("debias-sd", frozenset(INSTALLED_EXTRAS))]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        for line in metadata.requires(name) or []:
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras | {""}):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    return {name for name, _ in seen} - {"debias-sd"}
+
+
+def test_each_pin_is_a_name_and_an_exact_version():
+    odd = [line for line in PIN_LINES if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
+    assert odd == []
+    assert len(PINS) == len(PIN_LINES)
+
+
+@pytest.mark.parametrize("line", DECLARED)
+def test_a_declared_range_has_its_pin(line):
+    requirement = Requirement(line)
+    assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
+
+
+def test_what_the_dependencies_need_is_pinned_too():
+    # setuptools comes with the virtual environment and is nobody's business to hold back.
+    assert sorted(required_names() - PINS.keys() - {"setuptools"}) == []
+
+
+def test_the_changelog_knows_the_version():
+    headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert PROJECT["version"] == metadata.version("debias-sd")
+    assert all(Version(heading) <= Version(PROJECT["version"]) for heading in headings[1:])
+
+
+def test_the_licence_is_apache_2():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["license"] == "Apache-2.0"
+    assert text.split()[:5] == ["Apache", "License", "Version", "2.0,", "January"]
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_each_target_explains_itself(target):
+    assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("demo", "-m debias_sd.demo"),
+        ("test", "-m pytest"),
+        ("test-all", '-m pytest -m ""'),
+        ("weights", "scripts/weights.py"),
+        ("weights-quick", "scripts/weights.py --quick"),
+    ],
+)
+def test_a_target_installs_with_the_pins_and_then_does_its_job(tmp_path, target, command):
+    lines = make("--dry-run", target, f"VENV={tmp_path}/venv").stdout.splitlines()
+    (install,) = (number for number, line in enumerate(lines) if "-c constraints.txt -e" in line)
+    (job,) = (number for number, line in enumerate(lines) if line.endswith(command))
+    assert install < job
+
+
+@pytest.mark.parametrize(
+    ("refuses", "sentence"),
+    [
+        ("version_info", "Python 3.11 or newer is needed and {} is not; name another one: make PYTHON=python3.12."),
+        (
+            "ensurepip",
+            "{} has no venv module; install it (Debian, Ubuntu: apt install python3-venv) and call make again.",
+        ),
+    ],
+)
+def test_an_unfit_python_is_told_in_one_sentence(tmp_path, refuses, sentence):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$2" in *{refuses}*) exit 1;; esac\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    done = make("install", f"PYTHON={python}", f"VENV={tmp_path}/venv")
+    first, *others = done.stderr.splitlines()
+    assert done.returncode != 0
+    assert first == sentence.format(python)
+    assert all(line.startswith("make: ***") for line in others)
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(("script", "command"), [(".ci/run", "test"), ("scripts/check", "lint")])
+def test_a_script_runs_make(script, command):
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    assert re.search(rf"\bmake --no-print-directory {command}$", path.read_text(encoding="utf-8"), re.MULTILINE)
