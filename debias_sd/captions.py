@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 # "a.jpg" are whole); full-width stops need none. A line break counts by itself.
 _STOP = re.compile(
     r"""(?P<full>[。！？｡]+[」』”’）》】"']*)\s*"""
-    r"""|(?P<stop>[.!?…]+)(?P<closing>["'”’»)\]}*]*)(?:\s+|$)"""
-    r"""|(?P<line>\s*\n\s*)"""
+    r"""|(?<![.!?…])(?P<stop>[.!?…]+)(?P<closing>["'”’»)\]}*]*)(?:\s+|$)"""
+    r"""|(?P<line>\n\s*)"""
 )
 _WORD = re.compile(r"[^\s\"'“”‘’«»()\[\]{}]+$")
 
 # Always followed by the rest of their sentence.
-_TITLES = frozenset("dr mr mrs ms mx prof rev gen col capt lt sgt hon gov sen messrs mme vs e.g i.e cf approx ca".split())
+_TITLES = frozenset("dr mr mrs ms mx prof rev gen col capt lt sgt hon gov sen messrs mme vs e.g i.e cf approx".split())
 # Followed by a number where they are abbreviations at all ("no. 5", "fig. 2").
-_BEFORE_NUMBERS = frozenset("no nos fig figs vol p pp ch sec".split())
+_BEFORE_NUMBERS = frozenset("no nos fig figs vol p pp ch ca jan feb apr aug sept oct nov dec".split())
 # May end a sentence: they do before an upper-case letter, and not before a lower-case one.
 _MAY_END = frozenset("etc inc ltd co corp jr sr a.m p.m dept est".split())
 # The same, but abbreviations only behind a number ("12 in. wide").
@@ -84,14 +84,17 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in _STOP.finditer(text):
-        before, after = text[start : match.start()].strip(), text[match.end() :].lstrip()
-        if match["line"] is not None:
-            ends = not after[:1].islower()  # a line that goes on in lower case was only wrapped
-        elif match["full"] is not None:
+        # A look of 80 characters each way decides; more would make long texts quadratic.
+        before = text[max(start, match.start() - 80) : match.start()].strip()
+        after = text[match.end() : match.end() + 80]
+        if match["full"] is not None:
             ends = True
+        elif "\n" in match.group() and not after[:1].islower():
+            ends = True  # a line that goes on in lower case was only wrapped
+        elif match["line"] is not None:
+            ends = False
         else:
-            wrapped = "\n" not in match.group() or after[:1].islower()
-            ends = not wrapped or _ends_sentence(before, match["stop"], match["closing"], after)
+            ends = _ends_sentence(before, match["stop"], match["closing"], after)
         if ends:
             sentences.append(" ".join(text[start : match.end()].split()))
             start = match.end()

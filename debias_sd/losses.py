@@ -43,6 +43,44 @@ def contrastive_loss(
         return (to_text + to_image) / 2
 
 
+class _LeadingComponents(torch.autograd.Function):
+    """A matrix to its best approximation of a given rank: the first `rank` terms of its singular value decomposition.
+
+    The gradient equals that of `torch.linalg.svd` where that one is defined. It is written out because the gradient of
+    the factors divides by the gap between any two singular values, so that two zeros (images that occur twice in a
+    batch) make it NaN; the gradient of the sum divides only by gaps between kept and dropped values.
+    """
+
+    @staticmethod
+    def forward(ctx, matrix: Tensor, rank: int) -> Tensor:
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        ctx.save_for_backward(left, values, right)
+        ctx.rank = rank
+        return (left[:, :rank] * values[:rank]) @ right[:rank]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        left, values, right = ctx.saved_tensors
+        rank = ctx.rank
+        kept, dropped = values[:rank, None], values[None, rank:]
+        gap = (kept - dropped) * (kept + dropped)
+        # A tie across the cut has no derivative: tied terms pass their gradient on as if all were kept.
+        tied = gap <= 16 * torch.finfo(values.dtype).eps * values[0] ** 2
+        gap = gap.masked_fill(tied, 1.0)
+        own = (kept**2 / gap).masked_fill(tied, 1.0)
+        crossed = (kept * dropped / gap).masked_fill(tied, 0.0)
+
+        inner = left.T @ grad @ right.T
+        mixed = torch.zeros_like(inner)
+        mixed[:rank, :rank] = inner[:rank, :rank]
+        mixed[:rank, rank:] = own * inner[:rank, rank:] + crossed * inner[rank:, :rank].T
+        mixed[rank:, :rank] = own.T * inner[rank:, :rank] + crossed.T * inner[:rank, rank:].T
+        # What lies outside the decomposition on one side moves with the kept terms of the other side.
+        outside_left = (grad @ right[:rank].T - left @ inner[:, :rank]) @ right[:rank]
+        outside_right = left[:, :rank] @ (left[:, :rank].T @ grad - inner[:rank] @ right)
+        return left @ mixed @ right + outside_left + outside_right, None
+
+
 def principal_components(features: Float[Tensor, "batch dim"], *, rank: int = 32) -> Float[Tensor, "batch dim"]:
     """Return `features` rebuilt from their mean and their first `rank` principal components in this batch.
 
@@ -58,9 +96,7 @@ def principal_components(features: Float[Tensor, "batch dim"], *, rank: int = 32
         if rank >= min(features.shape[0] - 1, features.shape[1]):
             return features
         mean = features.mean(dim=0)
-        centred = features - mean
-        basis = torch.linalg.svd(centred, full_matrices=False).Vh[:rank]
-        return centred @ basis.T @ basis + mean
+        return _LeadingComponents.apply(features - mean, rank) + mean
 
 
 def keep_local(features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:

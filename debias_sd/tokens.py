@@ -56,9 +56,7 @@ def end_positions(ids: Int[Tensor, "batch length"], *, end_id: int) -> Int[Tenso
     return is_end.int().argmax(dim=1)
 
 
-def random_front_pads(
-    ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int
-) -> Int[Tensor, " batch"]:
+def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int) -> Int[Tensor, " batch"]:
     """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots behind the end token."""
     n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
     return torch.tensor([rng.randint(0, n) for n in n_post.tolist()], dtype=torch.long, device=ids.device)
