@@ -1,0 +1,110 @@
+"""Reports: what was measured, with everything that is needed to measure it again, as one JSON file.
+
+A report holds one `kind` of measurement for one or more named encoders. Names follow one scheme, on which
+`scripts/results.py` groups: `<recipe>-s<training seed>`, for example `debias-l0.1-s2`. Numbers of `docs/results.md`
+come from these files only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import re
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
+_SEEDED = re.compile(r"(?P<recipe>.+)-s(?P<seed>\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """One measurement: `encoders` maps an encoder's name to its results, `settings` holds all that was chosen."""
+
+    kind: str
+    settings: dict[str, Any]
+    encoders: dict[str, dict[str, Any]]
+    command: str = ""
+    seconds: float = 0.0
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=lambda: installed_versions())
+
+    def write(self, path: str | Path) -> Path:
+        """Write the report as JSON, whole or not at all; ValueError when the folder cannot be written to."""
+        text = json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
+        return write_atomically(path, (text + "\n").encode())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Report:
+        """Read a report back; ValueError when the file is none."""
+        try:
+            content = json.loads(Path(path).read_text())
+            return cls(**content)
+        except FileNotFoundError:
+            raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
+        except (json.JSONDecodeError, TypeError, UnicodeDecodeError):
+            raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
+
+
+def write_atomically(path: str | Path, content: bytes) -> Path:
+    """Write `content` to `path` by way of a temporary file beside it, so that no half file is ever left."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise ValueError(
+            f"folder {path.parent} cannot be written to ({error.strerror}); choose another place for {path.name}."
+        ) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(scratch, 0o644)
+        os.replace(scratch, path)
+    except OSError as error:
+        Path(scratch).unlink(missing_ok=True)
+        raise ValueError(f"file {path} cannot be written ({error.strerror}); choose another path.") from error
+    return path
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python, the machine's architecture and the packages that the numbers depend on."""
+    versions = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in _PACKAGES:
+        versions[package] = metadata.version(package)
+    return versions
+
+
+def hash_file(path: str | Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_texts(texts: list[str]) -> str:
+    """SHA-256 of texts, in hex: two reports with the same value were measured on the same texts."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """Split an encoder's name into its recipe and its training seed (None when the name gives none).
+
+    >>> split_name("debias-l0.1-s2")
+    ('debias-l0.1', 2)
+    """
+    match = _SEEDED.fullmatch(name)
+    return (match["recipe"], int(match["seed"])) if match else (name, None)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise ValueError before a long measurement when its report could not be written to `path`."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"path {path} is a folder, a file name is needed; add one, e.g. {path / 'report.json'}.")
+    scratch = write_atomically(path.with_name(f".{path.name}.check"), b"")
+    scratch.unlink()
