@@ -22,7 +22,7 @@ DETAIL_COUNTS = (1, 2, 3, 4)
 
 @dataclasses.dataclass(frozen=True)
 class TwinSet:
-    """Scenes and their long captions, `FAMILY` twins one after the other; `changed[i]`: the detail's index in scene i."""
+    """Scenes and their long captions, `FAMILY` twins in a row; `changed[i]`: the index of scene i's own detail."""
 
     scenes: tuple[Scene, ...]
     captions: tuple[Caption, ...]
