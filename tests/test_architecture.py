@@ -83,7 +83,7 @@ def group_fault(module: str, name: str, groups: dict[str, int]) -> str | None:
     target = next((found for found in (entry + ".py", entry + "/") if found in groups), None)
     last = max(group for path, group in groups.items() if path.startswith("debias_sd/"))
     if target is None:
-        public = len(parts) > 1 and not parts[1].startswith("__")
+        public = len(parts) == 2 and not parts[1].startswith("__")
         return f"imports {name} through the package: name its module" if public and groups[here] < last else None
     same_folder = target.endswith("/") and module.startswith(target)
     if groups[target] >= groups[here] and target != module and not same_folder:
@@ -101,7 +101,7 @@ def arrow_faults(root: Path, groups: dict[str, int]) -> list[str]:
                 fault = group_fault(module, name, groups)
             if fault is not None:
                 faults.append(f"{module}:{line} {fault}")
-    return faults
+    return list(dict.fromkeys(faults))
 
 
 def file_faults(root: Path) -> list[str]:
@@ -132,7 +132,8 @@ def tree_faults(root: Path, groups: dict[str, int]) -> list[str]:
 def loaded_by(statement: str) -> set[str]:
     """Return which heavy packages a fresh interpreter has loaded after `statement`."""
     code = f"import sys\n{statement}\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 
