@@ -45,7 +45,7 @@ def stretch_positions(
 
 
 def merge_position_tables(
-    frozen: Float[Tensor, "positions width"], trained: Float[Tensor, "positions width"], *, keep: int = KEEP
+    frozen: Float[Tensor, "positions width"], trained: Float[Tensor, "rows columns"], *, keep: int = KEEP
 ) -> Float[Tensor, "positions width"]:
     """Return one table that equals Long-CLIP's pair exactly: rows < `keep` of `frozen`, the others of `trained`.
 
