@@ -1,0 +1,35 @@
+"""Train an encoder: `accelerate launch -m train_encoder --config train_encoder/configs/shapes_debias.yaml`.
+
+`python -m train_encoder` does the same with one process. Exit code 2 and one sentence for what the user can mend.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from train_encoder.config import parse_arguments
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return the exit code."""
+    try:
+        config = parse_arguments(arguments)
+        from train_encoder.train import prepare, train
+
+        run = prepare(config)
+    except ValueError as error:
+        print(f"train_encoder: {error}", file=sys.stderr)
+        return 2
+    try:
+        train(run, command=["train_encoder", *arguments])
+    except FloatingPointError as error:
+        print(f"train_encoder: {error}", file=sys.stderr)
+        return 2
+    from train_encoder.processes import leave
+
+    leave(run.accelerator.num_processes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

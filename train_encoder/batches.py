@@ -1,0 +1,94 @@
+"""Items of a data set to the tensors of a batch: pictures, the caption, and the recipe's short caption.
+
+Nothing behind EOT is read under CLIP's causal mask, so ids are cut at the longest caption of the batch.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from debias_sd.captions import first_only, join_sentences, sample_sentences, split_sentences, without_summary
+from debias_sd.tokens import end_positions, front_pad, random_front_pads, tokenize
+from train_encoder.data import thing_row
+
+if TYPE_CHECKING:
+    from transformers import CLIPTokenizer
+
+    from train_encoder.config import TrainConfig
+
+
+def short_text(text: str, rng: random.Random, *, remove_summary: bool, subsample: bool) -> str:
+    """The short caption: the first sentence (Long-CLIP), or what the two switches leave (DeBias-CLIP, both on)."""
+    if not remove_summary and not subsample:
+        return first_only(text)
+    sentences = split_sentences(text)
+    if remove_summary:
+        sentences = without_summary(sentences)
+    if subsample:
+        sentences = sample_sentences(sentences, rng)
+    return join_sentences(sentences)
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Makes batches for one config; `length` is the number of positions, mean and std are those of the pictures."""
+
+    tokenizer: CLIPTokenizer
+    config: TrainConfig
+    length: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return pixel_values [b, 3, h, w], input_ids [b, L], short_ids [b, S] (with two captions), texts.
+
+        With grounding also cells and named [b, 9, 3] and mentions, int64 [m, 6]: row of the batch, position of the
+        last token of the words that name a thing, its cell, and its colour, shape and size from 1.
+        """
+        pixels = torch.from_numpy(np.stack([item["image"] for item in items])).permute(0, 3, 1, 2).float() / 255
+        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
+        texts = [item["text"] for item in items]
+        batch = {
+            "pixel_values": ((pixels - mean) / std).contiguous(),
+            "input_ids": self._cut(self._tokenize(texts)),
+            "texts": texts,
+        }
+        if self.config.recipe != "short-only":
+            batch["short_ids"] = self._short_ids(items)
+        if self.config.grounding_weight:
+            batch["cells"] = torch.from_numpy(np.stack([item["cells"] for item in items]))
+            batch["named"] = torch.from_numpy(np.stack([item["named"] for item in items]))
+            batch["mentions"] = self._mentions(items)
+        return batch
+
+    def _tokenize(self, texts: list[str]) -> Tensor:
+        return tokenize(self.tokenizer, texts, length=self.length, pad_id=self.config.pad_id)
+
+    def _cut(self, ids: Tensor) -> Tensor:
+        return ids[:, : int(end_positions(ids, end_id=self.tokenizer.eos_token_id).max()) + 1].contiguous()
+
+    def _short_ids(self, items: list[dict[str, Any]]) -> Tensor:
+        # One generator per sample: its short caption does not depend on its neighbours in the batch.
+        rngs = [random.Random(f"{self.config.seed}/short/{item['number']}") for item in items]
+        switches = {"remove_summary": self.config.remove_summary, "subsample": self.config.subsample}
+        texts = [short_text(item["text"], rng, **switches) for item, rng in zip(items, rngs, strict=True)]
+        ids, end_id = self._tokenize(texts), self.tokenizer.eos_token_id
+        if self.config.front_padding:
+            pads = [random_front_pads(row[None], rng, end_id=end_id) for row, rng in zip(ids, rngs, strict=True)]
+            ids = front_pad(ids, torch.cat(pads), pad_id=self.config.pad_id, end_id=end_id)
+        return self._cut(ids)
+
+    def _mentions(self, items: list[dict[str, Any]]) -> Tensor:
+        encoded = self.tokenizer([item["text"] for item in items], truncation=True, max_length=self.length)
+        rows = [
+            (row, encoded.char_to_token(row, end - 1), thing.cell, *thing_row(thing))
+            for row, item in enumerate(items)
+            for end, thing in item["mentions"]
+        ]
+        return torch.tensor([r for r in rows if r[1] is not None], dtype=torch.long).reshape(-1, 6)

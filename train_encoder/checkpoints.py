@@ -1,0 +1,66 @@
+"""Checkpoints of a run: everything that decides how it goes on, written whole or not at all.
+
+`checkpoint-N/state.pt` holds plain tensors, numbers and strings, and is read with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PREFIX = "checkpoint-"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The finished checkpoints of a run, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit() and p.is_dir()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)))
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any], *, keep: int) -> Path:
+    """Write `state` (its "step" names the checkpoint) into `folder`, then drop all but the newest `keep`."""
+    target = folder / f"{PREFIX}{state['step']}"
+    scratch = folder / f".{target.name}.partial"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    torch.save(state, scratch / "state.pt")
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(scratch, target)
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return target
+
+
+def find_checkpoint(folder: Path, wanted: str | None) -> Path | None:
+    """The checkpoint that `resume_from_checkpoint` means: the newest of `folder` for `latest`, or the named one."""
+    if wanted is None:
+        return None
+    if wanted == "latest":
+        return next(iter(reversed(list_checkpoints(folder))), None)
+    for path in (Path(wanted), folder / wanted):
+        if (path / "state.pt").is_file():
+            return path
+    raise ValueError(f"checkpoint {wanted} does not exist; pass a checkpoint-N folder or `latest`.")
+
+
+def load_checkpoint(path: Path, *, trajectory: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings."""
+    try:
+        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, KeyError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"checkpoint {path} cannot be read ({first}); delete it and resume from another.") from None
+    saved = json.loads(state["trajectory"])
+    now = json.loads(json.dumps(trajectory))
+    changed = sorted(name for name in now.keys() | saved.keys() if saved.get(name) != now.get(name))
+    if changed:
+        raise ValueError(
+            f"checkpoint {path} belongs to a run with another {', '.join(changed)}; "
+            "give the same settings, or start anew without resume_from_checkpoint."
+        )
+    return state

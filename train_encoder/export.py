@@ -1,0 +1,82 @@
+"""The result of a run: an encoder folder that stock transformers and diffusers load, with its provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import CLIPModel, CLIPTokenizer
+
+    from train_encoder.config import TrainConfig
+
+
+def known_words(config: TrainConfig) -> list[str] | None:
+    """The words a small encoder was trained on: those of the shapes world, or those of the model it started from."""
+    if config.train_data == "shapes":
+        from debias_sd.shapes.caption import words
+
+        return words()
+    path = Path(config.pretrained_model_name_or_path) / "known_words.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def git_commit() -> str:
+    """The commit of this source tree, with `+changes` when files differ from it; `unknown` outside a checkout."""
+    tree = Path(__file__).parent
+    try:
+        run = {"cwd": tree, "capture_output": True, "text": True, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "-uno", "--", ".."], **run).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+changes" if changed else "")
+
+
+def make_provenance(
+    config: TrainConfig, *, command: list[str], processes: int, final: dict[str, float]
+) -> dict[str, Any]:
+    """How the folder was made: command, commit, seed, versions, settings and the last step's numbers."""
+    return {
+        "command": command,
+        "git_commit": git_commit(),
+        "seed": config.seed,
+        "processes": processes,
+        "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")}
+        | {"python": platform.python_version()},
+        "config": {"output_dir": config.output_dir} | config.trajectory(),
+        "final": final,
+    }
+
+
+def save_encoder_folder(
+    model: CLIPModel, tokenizer: CLIPTokenizer, folder: Path, *, provenance: dict[str, Any], words: list[str] | None
+) -> None:
+    """Write the whole CLIPModel, its tokenizer, known_words.json and provenance.json into `folder`.
+
+    The files are made beside it and moved in, config.json last: a folder that loads is a whole one.
+    """
+    scratch = folder / ".encoder.partial"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
+    _write_json(scratch / "provenance.json", provenance | {"sha256": {"model.safetensors": digest}})
+    if words is not None:
+        _write_json(scratch / "known_words.json", words)
+    (folder / "config.json").unlink(missing_ok=True)
+    for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
+        os.replace(file, folder / file.name)
+    scratch.rmdir()
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

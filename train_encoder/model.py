@@ -1,0 +1,152 @@
+"""The two towers that are trained: built or loaded, stretched, and the rows of the position table that stay.
+
+Source: method of DeBias-CLIP (arXiv 2602.22419); Long-CLIP (arXiv 2403.15378) stretches 77 to 248 positions, keeps the
+first 20 and trains the others.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from debias_sd.encoder import stretch_encoder
+
+if TYPE_CHECKING:
+    from transformers import CLIPModel, CLIPTokenizer
+
+    from train_encoder.config import TrainConfig
+
+LARGEST_LOGIT_SCALE = math.log(100)
+
+
+def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
+    """Load or build the model that the run starts from, not stretched, in float32, with its tokenizer."""
+    from transformers import CLIPModel, CLIPTokenizer
+
+    source = config.pretrained_model_name_or_path
+    if source is None:
+        return build_model(config)
+    looks_local = source.startswith((".", "/", "~")) or not 1 <= len(source.split("/")) <= 2
+    if looks_local and not Path(source).is_dir():
+        raise ValueError(f"pretrained model folder {source} does not exist; train it first, or name a CLIP folder.")
+    try:
+        tokenizer = CLIPTokenizer.from_pretrained(source)
+        model = CLIPModel.from_pretrained(source, dtype=torch.float32, attn_implementation=config.attn_implementation)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"pretrained model {source} cannot be loaded ({first}); name a CLIPModel folder with its tokenizer."
+        ) from None
+    _set_special_tokens(model, tokenizer)
+    return model, tokenizer
+
+
+def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
+    """Build a small CLIP with the shapes world's tokenizer, weights drawn from the run's seed."""
+    from transformers import CLIPConfig, CLIPModel
+
+    from debias_sd.shapes.tokenizer import build_tokenizer
+
+    settings = {key: dict(v) if isinstance(v, dict) else v for key, v in config.model_config.items()}
+    text = settings.setdefault("text_config", {})
+    tokenizer = build_tokenizer(text.get("max_position_embeddings", 77))
+    text["vocab_size"] = len(tokenizer)
+    torch.manual_seed(config.seed)
+    model = CLIPModel(CLIPConfig(**settings))
+    model.set_attn_implementation(config.attn_implementation)
+    tables = {
+        "token_embeddings": model.text_model.embeddings.token_embedding.weight,
+        "text_positions": model.text_model.embeddings.position_embedding.weight,
+        "vision_positions": model.vision_model.embeddings.position_embedding.weight,
+    }
+    for name, std in config.init_std.items():
+        if name not in tables:
+            raise ValueError(f"init_std names {name!r}, allowed are {', '.join(tables)}; correct it.")
+        nn.init.normal_(tables[name], std=float(std))
+    _set_special_tokens(model, tokenizer)
+    return model, tokenizer
+
+
+def _set_special_tokens(model: CLIPModel, tokenizer: CLIPTokenizer) -> None:
+    """Write the tokenizer's ids into the config, so that pooling looks for the one end token.
+
+    Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id.
+    """
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(model.config.text_config, name, getattr(tokenizer, name))
+    model.text_model.eos_token_id = tokenizer.eos_token_id
+
+
+def stretch_start(model: CLIPModel, tokenizer: CLIPTokenizer, config: TrainConfig) -> CLIPModel:
+    """Return `model`, or its stretched copy where `config` says so, and set the tokenizer's window to it."""
+    positions = model.config.text_config.max_position_embeddings
+    if config.stretch_factor > 1:
+        if positions > 77:
+            raise ValueError(
+                f"the pretrained model has {positions} positions already, a stretch starts from 77 or fewer; "
+                "set stretch_factor to 1 or name the model it was stretched from."
+            )
+        model = stretch_encoder(model, keep=config.keep_positions, factor=config.stretch_factor)
+    tokenizer.model_max_length = model.config.text_config.max_position_embeddings
+    return model
+
+
+class FrozenRows:
+    """The first rows of a position table, kept bit for bit while the rest of the same parameter trains.
+
+    The gradient is masked, so that clipping does not see these rows; the rows are put back after every update,
+    because AdamW's weight decay moves rows without a gradient too.
+    """
+
+    def __init__(self, table: nn.Parameter, rows: int) -> None:
+        self.table, self.rows = table, rows
+        self.values = table.detach()[:rows].clone()
+
+    def mask_gradient(self) -> None:
+        """Call between backward and the update."""
+        self.table.grad[: self.rows] = 0
+
+    def restore(self) -> None:
+        """Call after the update."""
+        with torch.no_grad():
+            self.table[: self.rows] = self.values
+
+
+class Towers(nn.Module):
+    """Both towers and, with grounding, its heads, in one module, so that one DistributedDataParallel wraps them all."""
+
+    def __init__(self, clip: CLIPModel, heads: nn.Module | None = None) -> None:
+        super().__init__()
+        self.clip, self.heads = clip, heads
+
+    def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return image, text and (with two captions) short features, not normalised, [b, d]; logit_scale;
+        text_hidden [b, L, w] after the final norm; with heads their loss, grounding."""
+        vision = self.clip.vision_model(pixel_values=batch["pixel_values"])
+        text = self.clip.text_model(input_ids=batch["input_ids"])
+        out = {
+            "image": self.clip.visual_projection(vision.pooler_output),
+            "text": self.clip.text_projection(text.pooler_output),
+            "text_hidden": text.last_hidden_state,
+            "logit_scale": self.clip.logit_scale * 1.0,  # a new tensor: DDP must see it come out of the forward pass
+        }
+        if "short_ids" in batch:
+            short = self.clip.text_model(input_ids=batch["short_ids"])
+            out["short"] = self.clip.text_projection(short.pooler_output)
+        if self.heads is not None:
+            out["grounding"] = self.heads.loss(batch, vision, text)
+        return out
+
+
+def make_heads(model: CLIPModel, config: TrainConfig) -> nn.Module | None:
+    """The heads of the dense supervision, when the run has it; they stay behind when the encoder is exported."""
+    if not config.grounding_weight:
+        return None
+    from train_encoder.grounding import GroundingHeads
+
+    torch.manual_seed(config.seed)
+    return GroundingHeads(model.config.vision_config.hidden_size, model.config.text_config.hidden_size)
