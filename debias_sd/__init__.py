@@ -1,0 +1,44 @@
+"""Long prompts for Stable Diffusion: text encoders that read 248 tokens, as stock transformers and diffusers parts.
+
+    from debias_sd import encode_prompt, load_debias_pipeline
+
+    pipe = load_debias_pipeline()                                    # the embedded models; or a base and an encoder
+    image = pipe(prompt).images[0]                                   # up to 248 tokens
+    image = pipe(**encode_prompt(pipe, very_long_prompt)).images[0]  # any length
+
+Importing this package loads nothing: a public name is looked up in its module on first use.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "TextEncoder": "encoder",
+    "count_tokens": "tokens",
+    "encode_prompt": "pipeline",
+    "load_debias_pipeline": "pipeline",
+    "load_encoder": "encoder",
+    "stretch_encoder": "encoder",
+    "with_text_encoder": "pipeline",
+}
+
+__all__ = [
+    "TextEncoder",
+    "count_tokens",
+    "encode_prompt",
+    "load_debias_pipeline",
+    "load_encoder",
+    "stretch_encoder",
+    "with_text_encoder",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

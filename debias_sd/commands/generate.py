@@ -1,0 +1,155 @@
+"""`debias-sd generate`: one picture from one prompt of any length, its settings kept inside the PNG."""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
+from debias_sd.commands.terminal import quiet_loading, say
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+HELP = "make a picture from a prompt of any length"
+EMBEDDED_SCALE = 8
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `debias-sd generate`."""
+    add_prompt_arguments(parser)
+    parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the picture should not show")
+    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion 1.x pipeline (default: the embedded one)")
+    parser.add_argument(
+        "--encoder",
+        metavar="NAME|FOLDER|ID",
+        help="text encoder: debias (default), long-clip, base (the pipeline's own), a folder or a hub id",
+    )
+    parser.add_argument("--window", type=int, metavar="TOKENS", help="tokens read at a time (default: all it can)")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same picture (default: 0)")
+    parser.add_argument("--steps", type=int, default=30, help="denoising steps (default: 30)")
+    parser.add_argument("--guidance-scale", type=float, default=7.5, metavar="SCALE", help="default: 7.5")
+    parser.add_argument("--device", help="default: cuda where there is one, else cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda, else float32")
+    parser.add_argument("--scale", type=int, metavar="N", help="enlarge N times by repeating pixels (default: 1; the "
+                        f"embedded model's tiny pictures {EMBEDDED_SCALE})")  # fmt: skip
+    parser.add_argument("--out", default="picture.png", metavar="FILE.png", help="default: picture.png")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the picture; ValueError for every fault of the user's, before anything is written."""
+    prompt = read_prompt(arguments)
+    out = _checked_output(arguments)
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.pipeline import encode_prompt, load_debias_pipeline
+
+    quiet_loading()
+    device, dtype = _place(arguments)
+    name = arguments.encoder or ("debias" if arguments.base is None else None)
+    keeps_own = name == "base"
+    encoder = TextEncoder.load(name) if name is not None and not (keeps_own and arguments.base is not None) else None
+    started = time.perf_counter()
+    pipe = load_debias_pipeline(arguments.base, "base" if keeps_own else encoder, torch_dtype=dtype).to(device)
+    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt, window=arguments.window)
+    window = arguments.window or pipe.tokenizer.model_max_length
+    image = _draw(pipe, embeddings, arguments)
+    settings = _settings(arguments, prompt=prompt, encoder=name, window=window, dtype=dtype)
+    write_png(image, out, settings=settings)
+    tokens = len(pipe.tokenizer(prompt, add_special_tokens=False, split_special_tokens=True, verbose=False).input_ids)
+    windows = embeddings["prompt_embeds"].shape[1] // window
+    say(
+        f"{out}: {image.width}x{image.height}, {tokens} tokens in {windows} window{'s' * (windows > 1)} of {window}, "
+        f"encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
+    )
+    unknown = encoder.unknown_words(f"{prompt} {arguments.negative_prompt}") if encoder is not None else ()
+    warn_unknown_words(str(name), unknown)
+    return 0
+
+
+def _draw(pipe: object, embeddings: dict[str, "torch.Tensor"], arguments: argparse.Namespace) -> "Image.Image":
+    import torch
+
+    generator = torch.Generator("cpu").manual_seed(arguments.seed)  # the same picture on every device
+    output = pipe(
+        **embeddings, num_inference_steps=arguments.steps, guidance_scale=arguments.guidance_scale, generator=generator
+    )
+    image = output.images[0]
+    scale = arguments.scale or (EMBEDDED_SCALE if arguments.base is None else 1)
+    return image.resize((image.width * scale, image.height * scale), resample=0)  # 0: nearest neighbour
+
+
+def _checked_output(arguments: argparse.Namespace) -> Path:
+    """Return the output path; ValueError for settings that would fail only after the long work."""
+    out = Path(arguments.out).expanduser()
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"output {out} does not end in .png; the settings are kept inside a PNG.")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"output {out} cannot be written, its folder does not exist; make it or give another --out.")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"output folder {out.parent} is read-only; give another --out.")
+    if arguments.steps < 1 or (arguments.scale is not None and arguments.scale < 1):
+        raise ValueError(f"--steps is {arguments.steps} and --scale {arguments.scale}; both must be 1 or more.")
+    if not 0 <= arguments.seed < 2**63:
+        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
+    return out
+
+
+def _place(arguments: argparse.Namespace) -> tuple["torch.device", "torch.dtype"]:
+    """Return device and dtype; ValueError for a device that torch does not know or have."""
+    import torch
+
+    name = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"device {name} is not available here; give cpu, or cuda where there is a GPU.") from None
+    if device.type == "meta":
+        raise ValueError("device meta computes nothing; give cpu or cuda.")
+    return device, getattr(torch, arguments.dtype or ("float16" if device.type == "cuda" else "float32"))
+
+
+def _settings(
+    arguments: argparse.Namespace, *, prompt: str, encoder: str | None, window: int, dtype: "torch.dtype"
+) -> dict[str, str]:
+    from debias_sd import __version__
+
+    settings = {
+        "prompt": prompt,
+        "negative_prompt": arguments.negative_prompt,
+        "base": arguments.base or "embedded",
+        "encoder": encoder,
+        "window": window,
+        "seed": arguments.seed,
+        "steps": arguments.steps,
+        "guidance_scale": arguments.guidance_scale,
+        "dtype": str(dtype).removeprefix("torch."),
+        "software": f"debias_sd {__version__}",
+    }
+    return {name: str(value) for name, value in settings.items()}
+
+
+def write_png(image: "Image.Image", out: Path, *, settings: dict[str, str]) -> None:
+    """Write a PNG with `settings` as text chunks, under another name first: a fault leaves no half picture."""
+    from PIL.PngImagePlugin import PngInfo
+
+    chunks = PngInfo()
+    for name, value in settings.items():
+        chunks.add_itxt(name, value.replace("\0", ""))  # iTXt is UTF-8; a zero byte would end the text
+    scratch = None
+    try:
+        handle, scratch = tempfile.mkstemp(prefix=f".{out.stem}-", suffix=".png", dir=out.parent)
+        with os.fdopen(handle, "wb") as file:
+            image.save(file, format="PNG", pnginfo=chunks)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(scratch, 0o666 & ~umask)  # mkstemp makes files for the owner alone
+        os.replace(scratch, out)
+    except OSError as error:
+        if scratch is not None:
+            Path(scratch).unlink(missing_ok=True)
+        raise ValueError(f"output {out} cannot be written ({error.strerror}); give another --out.") from error

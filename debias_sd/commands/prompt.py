@@ -1,0 +1,37 @@
+"""The prompt of a command: an argument or a text file."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from debias_sd.commands.terminal import warn
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add PROMPT and --prompt-file."""
+    parser.add_argument("prompt", nargs="?", help="the prompt, of any length")
+    parser.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a text file (UTF-8)")
+
+
+def read_prompt(arguments: argparse.Namespace) -> str:
+    """Return the prompt; ValueError when there is none or two, or when the file is not readable text."""
+    if (arguments.prompt is None) == (arguments.prompt_file is None):
+        raise ValueError("give one prompt, either as the argument or with --prompt-file.")
+    if arguments.prompt_file is None:
+        return arguments.prompt
+    try:
+        return Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"prompt file {arguments.prompt_file} is not UTF-8 text; save it as UTF-8.") from None
+    except OSError as error:
+        raise ValueError(
+            f"prompt file {arguments.prompt_file} cannot be read ({error.strerror}); check the path."
+        ) from None
+
+
+def warn_unknown_words(encoder: str, words: Iterable[str]) -> None:
+    """Name the words that the encoder was never trained on, if there are any."""
+    words = list(words)
+    if words:
+        named = ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
+        warn(f"encoder {encoder} was never trained on: {named}")

@@ -1,0 +1,168 @@
+"""TextEncoder: a CLIP text model and its tokenizer, always together.
+
+A pair that does not belong together fails late or never: a longer encoder behind a 77-token tokenizer stays at 77
+without a word, and the other way round raises deep inside transformers. Worked number: an encoder of 77 positions
+becomes one of 20 + 57 * 4 = 248 by `stretch` (Long-CLIP, arXiv 2403.15378, without training).
+"""
+
+import copy
+import json
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import CLIPModel, CLIPTextModel, PreTrainedTokenizerBase
+
+from debias_sd.encoder_folder import (
+    PREFIX,
+    find_encoder_folder,
+    read_json,
+    read_known_words,
+    read_text_model,
+    read_tokenizer,
+    replace_folder,
+)
+from debias_sd.positions import FACTOR, KEEP, stretch_positions
+from debias_sd.tokens import count_tokens, tokenize
+
+Model = TypeVar("Model", CLIPModel, CLIPTextModel)
+
+
+class TextEmbedding(NamedTuple):
+    """What an encoder makes of a batch of texts."""
+
+    hidden: Float[Tensor, "batch positions width"]
+    pooled: Float[Tensor, "batch width"]
+
+
+def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> Model:
+    """Return a copy of a `CLIPModel` or `CLIPTextModel` with text positions from `keep` on `factor` times finer.
+
+    The input is not changed. The tokenizer must follow: `TextEncoder.stretch` does both.
+    """
+    stretched = copy.deepcopy(model)
+    tower = stretched.text_model if isinstance(stretched, CLIPModel) else stretched
+    embeddings = tower.embeddings
+    with torch.no_grad():
+        table = stretch_positions(embeddings.position_embedding.weight, keep=keep, factor=factor)
+    embeddings.position_embedding = nn.Embedding.from_pretrained(table, freeze=False)
+    embeddings.position_ids = torch.arange(len(table), device=table.device)[None]
+    tower.config.max_position_embeddings = len(table)
+    if isinstance(stretched, CLIPModel):
+        stretched.config.text_config.max_position_embeddings = len(table)
+    return stretched
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """A text model and its tokenizer; `known_words` are the only words it was trained on, None means no such list."""
+
+    model: CLIPTextModel
+    tokenizer: PreTrainedTokenizerBase
+    known_words: frozenset[str] | None = None
+    provenance: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, source: str | Path) -> "TextEncoder":
+        """Load an embedded name (base, long-clip, debias), an encoder or `CLIPModel` folder, or a hub id, checked.
+
+        Weights keep their dtype, on the CPU. Raises ValueError with one sentence for every fault.
+        """
+        folder = find_encoder_folder(source)
+        tokenizer = read_tokenizer(folder)
+        story = folder / "provenance.json"
+        encoder = cls(
+            model=read_text_model(folder, tokenizer),
+            tokenizer=tokenizer,
+            known_words=read_known_words(folder),
+            provenance=dict(read_json(story)) if story.is_file() else {},
+        )
+        encoder.check()
+        return encoder
+
+    @property
+    def positions(self) -> int:
+        """Tokens that the model can read, start and end token counted: 77 or 248."""
+        return self.model.embeddings.position_embedding.num_embeddings
+
+    @property
+    def width(self) -> int:
+        """Size of one hidden state; a UNet has it as its `cross_attention_dim`."""
+        return self.model.config.hidden_size
+
+    def check(self) -> None:
+        """Raise ValueError, naming both sides, when model and tokenizer do not belong together."""
+        config, tokenizer = self.model.config, self.tokenizer
+        vocabulary = self.model.embeddings.token_embedding.num_embeddings
+        if len(tokenizer) != vocabulary:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} tokens and its encoder {vocabulary}; load both from one folder."
+            )
+        if not tokenizer.model_max_length == self.positions == config.max_position_embeddings:
+            raise ValueError(
+                f"the tokenizer reads {tokenizer.model_max_length} tokens, its encoder has {self.positions} positions "
+                f"(config.json: {config.max_position_embeddings}); make all three equal, or load both from one folder."
+            )
+        if config.eos_token_id != tokenizer.eos_token_id:
+            raise ValueError(
+                f"the tokenizer ends a text with id {tokenizer.eos_token_id} and its encoder pools at eos_token_id "
+                f"{config.eos_token_id}; write the tokenizer's id into the config, or load with load_encoder()."
+            )
+
+    def stretch(self, *, keep: int = KEEP, factor: int = FACTOR) -> "TextEncoder":
+        """Return a longer copy, 77 to 248 positions by default; the tokenizer follows. No training."""
+        model = stretch_encoder(self.model, keep=keep, factor=factor)
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        story = self.provenance | {"stretched": {"from": self.positions, "keep": keep, "factor": factor}}
+        return TextEncoder(model, tokenizer, known_words=self.known_words, provenance=story)
+
+    def to(self, *, device: torch.device, dtype: torch.dtype) -> "TextEncoder":
+        """Return this encoder when it is already there, otherwise a copy that is."""
+        if self.model.device == device and self.model.dtype == dtype:
+            return self
+        model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        return TextEncoder(model, self.tokenizer, known_words=self.known_words, provenance=self.provenance)
+
+    @torch.no_grad()
+    def embed(self, texts: list[str]) -> TextEmbedding:
+        """Return hidden states after the final norm and pooled vectors; text past the last position is cut."""
+        ids = tokenize(self.tokenizer, texts, length=self.positions, pad_id=self.tokenizer.pad_token_id)
+        output = self.model(ids.to(self.model.device))
+        return TextEmbedding(hidden=output.last_hidden_state, pooled=output.pooler_output)
+
+    def unknown_words(self, prompt: str) -> tuple[str, ...]:
+        """Return the words of `prompt` that this encoder was never trained on; none when it has no such list."""
+        return count_tokens(self.tokenizer, prompt, known_words=self.known_words).unknown_words
+
+    def save(self, folder: str | Path) -> None:
+        """Write the encoder folder in one step; one that is there is replaced only when all is written."""
+        self.check()
+        replace_folder(Path(folder), self._write)
+
+    def _write(self, folder: Path) -> None:
+        config = copy.deepcopy(self.model.config)
+        config.architectures = ["CLIPTextModel"]
+        config.dtype = self.model.dtype
+        config.save_pretrained(folder)
+        state = {PREFIX + name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        self.tokenizer.save_pretrained(folder)
+        versions = {name: metadata.version(name) for name in ("debias-sd", "torch", "transformers")}
+        _write_json(folder / "provenance.json", self.provenance | {"saved_with": versions})
+        if self.known_words is not None:
+            _write_json(folder / "known_words.json", sorted(self.known_words))
+
+
+def load_encoder(source: str | Path) -> TextEncoder:
+    """Load an encoder: see `TextEncoder.load`."""
+    return TextEncoder.load(source)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,219 @@
+"""Stock Stable Diffusion pipelines with a longer text encoder, and prompts of any length for them.
+
+No pipeline class of our own: the new pipeline is the base pipeline's class, built from its components with text
+encoder and tokenizer swapped as a pair. `from_pipe` is not used: without a dtype it makes shared fp16 modules fp32.
+Pads are the base pipeline's own (end token in SD 1.x): the UNet attends to padded states and was trained with them.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.loaders import TextualInversionLoaderMixin
+from safetensors import SafetensorError
+from transformers import CLIPTextModel, PreTrainedTokenizerBase
+
+from debias_sd.encoder import TextEncoder
+from debias_sd.encoder_folder import HUB_ID, embedded_folder
+from debias_sd.prompts import pad_window, split_windows
+
+EMBEDDED_BASE = "stable-diffusion"
+POSITIONS = 248
+
+
+def load_debias_pipeline(
+    base: str | Path | None = None,
+    encoder: str | Path | TextEncoder | None = None,
+    *,
+    torch_dtype: torch.dtype | None = None,
+    min_positions: int = POSITIONS,
+    **options: object,
+) -> DiffusionPipeline:
+    """Return the base pipeline with a text encoder that reads 248 tokens.
+
+    Args:
+        base: folder or hub id of a Stable Diffusion pipeline; None is the embedded one.
+        encoder: "debias" (also None, with the embedded base), "long-clip", a folder, a hub id or a `TextEncoder`;
+            "base" leaves the base pipeline as it is, with its own 77 tokens.
+        torch_dtype: of all models, float32 by default.
+        min_positions: the shortest encoder to accept.
+        options: for `DiffusionPipeline.from_pretrained`, such as `variant` or `safety_checker`.
+
+    Raises ValueError with one sentence when a part is missing or does not fit.
+    """
+    if encoder is None:
+        if base is not None:
+            raise ValueError(f"no encoder is named for base {base}; give encoder= a folder, a hub id or 'base'.")
+        encoder = "debias"
+    if isinstance(encoder, str | Path) and str(encoder) != "base":
+        encoder = TextEncoder.load(encoder)  # before the base: a wrong name should not cost a long load
+    pipe = _load_base(base, torch_dtype=torch_dtype or torch.float32, options=options)
+    if isinstance(encoder, TextEncoder):
+        return with_text_encoder(pipe, encoder, min_positions=min_positions)
+    _allow_clip_skip(pipe.text_encoder)
+    return pipe
+
+
+def with_text_encoder(
+    pipe: DiffusionPipeline, encoder: TextEncoder | str | Path, *, min_positions: int = POSITIONS
+) -> DiffusionPipeline:
+    """Return a new pipeline of the same class that shares all parts of `pipe` but text encoder, tokenizer, scheduler.
+
+    `pipe` is left as it is. The encoder takes over the dtype and device of the one it replaces; an encoder object that
+    already has them is shared. Device offloading is enabled on the result, not before.
+    Raises ValueError when `pipe` is of another family or the encoder does not fit it.
+    """
+    _check_family(type(pipe).__name__, pipe.components)
+    if not isinstance(encoder, TextEncoder):
+        encoder = TextEncoder.load(encoder)
+    encoder.check()
+    _check_fit(pipe, encoder, min_positions=min_positions)
+    encoder = encoder.to(device=pipe.text_encoder.device, dtype=pipe.text_encoder.dtype)
+    _allow_clip_skip(encoder.model)
+    components = pipe.components | {
+        "text_encoder": encoder.model,
+        "tokenizer": _padded_like(encoder.tokenizer, pipe.tokenizer),
+        # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
+        "scheduler": copy.deepcopy(pipe.scheduler),
+    }
+    settings = {name: value for name, value in pipe.config.items() if name not in components and name[0] != "_"}
+    return type(pipe)(**components, **settings)
+
+
+def encode_prompt(
+    pipe: DiffusionPipeline,
+    prompt: str | list[str],
+    negative_prompt: str | list[str] | None = None,
+    *,
+    window: int | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return `prompt_embeds` and `negative_prompt_embeds` of one length for prompts of any length: `pipe(**result)`.
+
+    Each prompt is cut into windows of `window` tokens (default: all that the encoder reads), each encoded by itself,
+    the states joined: (batch, windows * window, width) in the encoder's dtype. Shorter texts are filled with empty
+    windows. One window equals `pipe.encode_prompt` bit for bit. `window=77` is the chunking of other tools.
+    Raises ValueError for a window that the encoder does not have and for lists of different lengths.
+    """
+    _check_family(type(pipe).__name__, pipe.components)
+    positions = pipe.text_encoder.config.max_position_embeddings
+    window = pipe.tokenizer.model_max_length if window is None else window
+    if not 3 <= window <= positions:
+        raise ValueError(f"window is {window}, this text encoder reads 3 to {positions} tokens; use 77 or {positions}.")
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    negatives = [negative_prompt or ""] * len(prompts) if not isinstance(negative_prompt, list) else negative_prompt
+    if not prompts or len(negatives) != len(prompts):
+        raise ValueError(f"{len(prompts)} prompts come with {len(negatives)} negative prompts; give one for each.")
+    wanted = [_windows(pipe, text, window=window) for text in prompts]
+    unwanted = [_windows(pipe, text, window=window) for text in negatives]
+    count = max(len(windows) for windows in wanted + unwanted)
+    return {
+        "prompt_embeds": _encode_windows(pipe, wanted, count=count, window=window),
+        "negative_prompt_embeds": _encode_windows(pipe, unwanted, count=count, window=window),
+    }
+
+
+def _windows(pipe: DiffusionPipeline, text: str, *, window: int) -> list[list[int]]:
+    if not isinstance(text, str):
+        raise ValueError(f"a prompt is of type {type(text).__name__}, allowed is str; give text.")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("the prompt holds characters that are not valid text; save or type it as UTF-8.")
+    if isinstance(pipe, TextualInversionLoaderMixin):
+        text = pipe.maybe_convert_prompt(text, pipe.tokenizer)
+    return split_windows(pipe.tokenizer, text, window=window)
+
+
+@torch.no_grad()
+def _encode_windows(pipe: DiffusionPipeline, batch: list[list[list[int]]], *, count: int, window: int) -> torch.Tensor:
+    """Return the states of every text's windows, joined; one forward a window number, so that memory stays flat."""
+    states = []
+    for number in range(count):
+        contents = [windows[number] if number < len(windows) else [] for windows in batch]
+        ids = torch.tensor([pad_window(pipe.tokenizer, content, window=window) for content in contents])
+        # An offloaded encoder lies on the CPU between calls: the execution device is where its hooks bring it.
+        states.append(pipe.text_encoder(ids.to(pipe._execution_device))[0])
+    return torch.cat(states, dim=1).to(pipe.text_encoder.dtype)
+
+
+def _load_base(base: str | Path | None, *, torch_dtype: torch.dtype, options: dict[str, object]) -> DiffusionPipeline:
+    source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
+    if source.is_file():
+        raise ValueError(f"base {base} is a file; load it with from_single_file() and use with_text_encoder().")
+    if source.is_dir() and not (source / "model_index.json").is_file():
+        raise ValueError(f"base {source} has no model_index.json; give the folder of a whole pipeline.")
+    if not source.is_dir() and (not HUB_ID.fullmatch(str(base)) or source.parent.is_dir()):
+        raise ValueError(
+            f"base folder {base} does not exist; give a folder or a hub id of a Stable Diffusion pipeline."
+        )
+    name = str(source if source.is_dir() else base)
+    try:
+        index = DiffusionPipeline.load_config(name)
+        _check_family(index["_class_name"], index)
+        return DiffusionPipeline.from_pretrained(name, torch_dtype=torch_dtype, **options)
+    except (OSError, SafetensorError) as error:
+        where = "is damaged or incomplete" if source.is_dir() else "is no local folder and the hub did not give it"
+        raise ValueError(
+            f"base {name} {where} ({type(error).__name__}); check the name, copy it again, or see HF_HUB_OFFLINE."
+        ) from error
+
+
+def _check_family(name: str, components: dict[str, object]) -> None:
+    """Raise ValueError unless the pipeline has one CLIP text encoder that conditions a UNet."""
+    one_encoder = {"text_encoder", "tokenizer", "unet"} <= components.keys() and "text_encoder_2" not in components
+    encoder = components.get("text_encoder")
+    # In model_index.json a component is [library, class]; in a pipeline it is the object.
+    kind = encoder[1] if isinstance(encoder, list | tuple) else type(encoder).__name__
+    if not one_encoder or kind != CLIPTextModel.__name__:
+        raise ValueError(
+            f"{name} is not of the Stable Diffusion 1.x family (one CLIPTextModel and a UNet), and only that is "
+            "supported; give a StableDiffusionPipeline or one of its siblings."
+        )
+
+
+def _check_fit(pipe: DiffusionPipeline, encoder: TextEncoder, *, min_positions: int) -> None:
+    if encoder.positions < min_positions:
+        raise ValueError(
+            f"the encoder has {encoder.positions} positions, {min_positions} are needed; lengthen it with stretch() or "
+            "train it longer (editing max_position_embeddings in config.json does not lengthen it)."
+        )
+    dims = pipe.unet.config.cross_attention_dim
+    widths = set(dims) if isinstance(dims, list | tuple) else {dims}
+    if widths != {encoder.width}:
+        need = "/".join(str(width) for width in sorted(widths))
+        raise ValueError(
+            f"the encoder is {encoder.width} wide and the UNet needs {need}; give an encoder made for this base "
+            "(SD 1.x: 768, CLIP ViT-L/14; SD 2.x: 1024)."
+        )
+    if any(hasattr(part, "_hf_hook") for part in pipe.components.values()):
+        raise ValueError(
+            "the pipeline is offloaded already, so its parts are not in one place; swap the text encoder first and "
+            "call enable_model_cpu_offload() on the result."
+        )
+
+
+def _padded_like(tokenizer: PreTrainedTokenizerBase, base: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a copy of `tokenizer` with the pad token of `base`."""
+    padded = copy.deepcopy(tokenizer)
+    if base.pad_token not in padded.get_vocab():
+        raise ValueError(
+            f"the encoder's vocabulary lacks {base.pad_token!r}, which the base pipeline pads with; give an encoder "
+            "with the vocabulary of this base."
+        )
+    padded.pad_token = base.pad_token
+    if padded.pad_token_id != base.pad_token_id:
+        raise ValueError(
+            f"the base pipeline pads with id {base.pad_token_id}, in the encoder's vocabulary that token has id "
+            f"{padded.pad_token_id}; give an encoder with the vocabulary of this base."
+        )
+    return padded
+
+
+def _allow_clip_skip(model: CLIPTextModel) -> None:
+    """Let `model.text_model` be `model`, so that `clip_skip` works in diffusers with transformers 5.6 and newer.
+
+    diffusers reads `text_encoder.text_model.final_layer_norm`, which newer text models hold directly. A plain attribute
+    of this one object, not a submodule: state dict, parameters and saved files do not change, and `copy.deepcopy` and
+    pickle point the copy at itself. It is not in saved files: a pipeline that is loaded by diffusers alone has
+    diffusers' own fault again, one loaded or swapped here has not.
+    """
+    object.__setattr__(model, "text_model", model)
