@@ -1,0 +1,1 @@
+"""The embedded world: scenes of coloured shapes, their captions, and a checker that reads pictures. No torch."""

@@ -1,0 +1,128 @@
+"""One whole run: VAE, UNet, and the Stable Diffusion folder that they make together with the base encoder."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from diffusers import AutoencoderKL, StableDiffusionPipeline
+from tqdm import tqdm
+
+from debias_sd.encoder import TextEncoder
+from train_unet.config import UnetConfig
+from train_unet.pool import Conditioner
+from train_unet.progress import share_drawn
+from train_unet.train import train_unet
+from train_unet.unet import new_scheduler, new_unet
+from train_unet.vae import train_vae
+
+
+def get_vae(config: UnetConfig, folder: Path) -> AutoencoderKL:
+    """Load the finished VAE of this run, or train it (resuming) and keep it in `folder`/vae."""
+    finished = folder / "vae"
+    if not (finished / "config.json").exists():
+        with tqdm(total=config.vae_train_steps, desc="VAE") as bar:
+
+            def report(step: int, loss: float) -> None:
+                bar.n = step + 1
+                bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+                bar.refresh() if step % 10 == 9 else None
+
+            vae = train_vae(
+                folder,
+                steps=config.vae_train_steps,
+                batch_size=config.vae_train_batch_size,
+                learning_rate=config.vae_learning_rate,
+                seed=config.seed,
+                report=report,
+            )
+        vae.save_pretrained(folder / "vae.tmp")
+        os.replace(folder / "vae.tmp", finished)
+    return AutoencoderKL.from_pretrained(finished, torch_dtype=torch.float32).eval()
+
+
+def run(config: UnetConfig, *, command: list[str]) -> Path:
+    """Train what is not trained yet and write the pipeline folder (or only the VAE's); return its path."""
+    folder = Path(config.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    if config.vae_only:
+        get_vae(config, folder)
+        return folder / "vae"
+    encoder = TextEncoder.load(config.text_encoder)
+    if encoder.model.config.max_position_embeddings != 77:
+        raise ValueError(
+            f"the UNet is conditioned on the base encoder with 77 positions, found "
+            f"{encoder.model.config.max_position_embeddings} in {config.text_encoder}; name the base encoder's folder."
+        )
+    text_encoder = encoder.model.float().eval()
+    vae = get_vae(config, folder)
+    conditioner = Conditioner(text_encoder, encoder.tokenizer)
+    unet = new_unet(
+        config.seed,
+        latent_channels=vae.config.latent_channels,
+        text_width=text_encoder.config.hidden_size,
+        widths=config.widths,
+    )
+    unet, loss = train_unet(config, conditioner, vae, unet, folder)
+    pipeline = StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=text_encoder,
+        tokenizer=encoder.tokenizer,
+        unet=unet,
+        scheduler=new_scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    metrics = {"loss": round(loss, 5), "share_drawn_by_number_of_things": share_drawn(unet, vae, conditioner)}
+    return save_pipeline(pipeline, folder / "pipeline", provenance(config, command, metrics))
+
+
+def provenance(config: UnetConfig, command: list[str], metrics: dict[str, Any]) -> dict[str, Any]:
+    """Where these weights come from: command, commit, settings, versions, metrics (hashes are added when saved)."""
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(command),
+        "commit": git.stdout.strip() or None,
+        "config": asdict(config),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "diffusers": diffusers.__version__,
+            "transformers": transformers.__version__,
+        },
+        "metrics": metrics,
+    }
+
+
+def save_pipeline(pipeline: StableDiffusionPipeline, target: Path, facts: dict[str, Any]) -> Path:
+    """Write `pipeline` in float16 with `provenance.json`; an older folder stays until the new one is complete."""
+    temporary = target.with_name(target.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    pipeline.to(torch.float16).save_pretrained(temporary)
+    hashes = {
+        str(file.relative_to(temporary)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(temporary.rglob("*.safetensors"))
+    }
+    (temporary / "provenance.json").write_text(json.dumps({**facts, "sha256": hashes}, indent=2) + "\n")
+    if target.exists():
+        old = target.with_name(target.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(target, old)
+        os.replace(temporary, target)
+        shutil.rmtree(old)
+    else:
+        os.replace(temporary, target)
+    return target
