@@ -38,7 +38,8 @@ weights: $(INSTALLED) ## make every shipped weight again from nothing (hours; re
 weights-quick: $(INSTALLED) ## the same chain at reduced size, into a scratch folder (minutes)
 	@$(BIN)/python scripts/weights.py --quick
 
-results: $(INSTALLED) ## measure again and write docs/results.md from the reports
+results: $(INSTALLED) ## train and measure what docs/results.md compares, then write it (hours; resumes where it stopped)
+	@$(BIN)/python scripts/experiments.py
 	@$(BIN)/python scripts/results.py
 
 benchmark: $(INSTALLED) ## speed of prompt encoding against the bare encoder

@@ -99,6 +99,15 @@ def test_a_target_installs_with_the_pins_and_then_does_its_job(tmp_path, target,
     assert install < job
 
 
+@pytest.mark.parametrize("target", ["demo", "weights", "weights-quick", "results", "benchmark"])
+def test_what_a_target_runs_is_there(tmp_path, target):
+    lines = make("--dry-run", target, f"VENV={tmp_path}/venv").stdout
+    files = re.findall(r"/bin/python (\S+\.py)", lines)
+    files += [module.replace(".", "/") + ".py" for module in re.findall(r"/bin/python -m (debias_sd\S+)", lines)]
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 @pytest.mark.parametrize(
     ("refuses", "sentence"),
     [
