@@ -1,8 +1,8 @@
 """Reports: what was measured, with everything that is needed to measure it again, as one JSON file.
 
 A report holds one `kind` of measurement for one or more named encoders. Names follow one scheme, on which
-`scripts/results.py` groups: `<recipe>-s<training seed>`, for example `debias-l0.1-s2`. Numbers of `docs/results.md`
-come from these files only.
+`scripts/results.py` groups: `<recipe>-s<training seed>`, for example `debias-l0.1-s2`, or `-f<seed>` where only the
+fine-tuning has another seed. Numbers of `docs/results.md` come from these files only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
-_SEEDED = re.compile(r"(?P<recipe>.+)-s(?P<seed>\d+)")
+_SEEDED = re.compile(r"(?P<recipe>.+)-(?P<seed>[sf]\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +91,14 @@ def hash_texts(texts: list[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-def split_name(name: str) -> tuple[str, int | None]:
+def split_name(name: str) -> tuple[str, str | None]:
     """Split an encoder's name into its recipe and its training seed (None when the name gives none).
 
-    >>> split_name("debias-l0.1-s2")
-    ('debias-l0.1', 2)
+    >>> split_name("debias-l0.1-s2"), split_name("debias-l0.1-f1"), split_name("debias")
+    (('debias-l0.1', 's2'), ('debias-l0.1', 'f1'), ('debias', None))
     """
     match = _SEEDED.fullmatch(name)
-    return (match["recipe"], int(match["seed"])) if match else (name, None)
+    return (match["recipe"], match["seed"]) if match else (name, None)
 
 
 def check_writable(path: str | Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from transformers import CLIPModel, CLIPTokenizer
 
 from debias_sd.captions import PROBES
+from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
 from debias_sd.metrics import RetrievalRanks, mean_rank, recall_at, retrieval_ranks
 from debias_sd.report import hash_file, hash_texts
@@ -51,8 +52,8 @@ class DualEncoder:
 
 
 def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa") -> DualEncoder:
-    """Load a `CLIPModel` folder; ValueError when it is missing or has no image tower."""
-    folder = Path(folder)
+    """Load a `CLIPModel` folder or embedded name; ValueError when it is missing or has no image tower."""
+    folder = find_encoder_folder(folder)
     try:
         kind = json.loads((folder / "config.json").read_text()).get("model_type")
     except (OSError, ValueError):
@@ -71,7 +72,7 @@ def _normalised(features: torch.Tensor) -> np.ndarray:
 
 
 @torch.inference_mode()
-def embed_ids(encoder: DualEncoder, ids: torch.Tensor, *, batch: int = 128) -> np.ndarray:
+def embed_ids(encoder: DualEncoder, ids: torch.Tensor, *, batch: int = 32) -> np.ndarray:
     """Normalised text features [texts, dim] of token ids [texts, window].
 
     Rows are sorted by length and trimmed behind their end token: the mask is causal, so no later slot is ever seen.
@@ -85,7 +86,7 @@ def embed_ids(encoder: DualEncoder, ids: torch.Tensor, *, batch: int = 128) -> n
     return features
 
 
-def embed_texts(encoder: DualEncoder, texts: list[str], *, batch: int = 128) -> np.ndarray:
+def embed_texts(encoder: DualEncoder, texts: list[str], *, batch: int = 32) -> np.ndarray:
     """Normalised text features [texts, dim]."""
     return embed_ids(encoder, encoder.tokens_of(texts), batch=batch)
 
@@ -97,7 +98,7 @@ def pixels_of(scenes: tuple[Scene, ...] | list[Scene]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def embed_scenes(encoder: DualEncoder, scenes: tuple[Scene, ...], *, batch: int = 128) -> np.ndarray:
+def embed_scenes(encoder: DualEncoder, scenes: tuple[Scene, ...], *, batch: int = 32) -> np.ndarray:
     """Normalised image features [scenes, dim]."""
     features = [
         _normalised(encoder.model.get_image_features(pixel_values=pixels_of(scenes[at : at + batch])).pooler_output)

@@ -77,7 +77,11 @@ def tiny_pipeline():
         sample_size=48,
     )
     scheduler = DDIMScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False
+        beta_schedule="squaredcos_cap_v2",
+        prediction_type="v_prediction",
+        clip_sample=False,
+        timestep_spacing="trailing",
+        steps_offset=1,
     )
     pipe = StableDiffusionPipeline(
         vae=vae,

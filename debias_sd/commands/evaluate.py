@@ -1,0 +1,125 @@
+"""`debias-sd evaluate retrieval|attention|fidelity`: measure encoders on the embedded world, write a JSON report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+KINDS = ("retrieval", "attention", "fidelity")
+HELP = "measure encoders on held-out scenes and write a JSON report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `debias-sd evaluate`."""
+    parser.add_argument("kind", choices=KINDS, help="what to measure")
+    parser.add_argument(
+        "--encoder",
+        action="extend",
+        nargs="+",
+        required=True,
+        metavar="NAME=FOLDER",
+        help="encoders to measure, named <recipe>-s<training seed>, e.g. debias-l0.1-s0=runs/debias",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the held-out set (default 0)")
+    parser.add_argument("--count", type=int, help="captions or prompts to measure (default: the published number)")
+    parser.add_argument("--base", help="fidelity: pipeline folder (default: the embedded one)")
+    parser.add_argument("--steps", type=int, default=25, help="fidelity: denoising steps (default 25)")
+    parser.add_argument("--guidance-scale", type=float, default=3.0, help="fidelity: default 3")
+    parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
+
+
+def parse_encoders(values: list[str]) -> dict[str, str]:
+    """Read `NAME=FOLDER` options; ValueError for one without a name or a name given twice."""
+    encoders: dict[str, str] = {}
+    for value in values:
+        name, separator, folder = value.partition("=")
+        if not (name and separator and folder):
+            raise ValueError(f"--encoder is {value!r}, expected NAME=FOLDER; write e.g. debias-s0=runs/debias.")
+        if name in encoders:
+            raise ValueError(f"--encoder names {name!r} twice, each name may stand once; rename one of them.")
+        encoders[name] = folder
+    return encoders
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write the report, return the exit code."""
+    from debias_sd.commands.terminal import quiet_loading, say
+    from debias_sd.report import Report, check_writable
+
+    encoders = parse_encoders(arguments.encoder)
+    if arguments.count is not None and arguments.count < 1:
+        raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
+    check_writable(arguments.out)
+    quiet_loading()
+    started = time.perf_counter()
+    measure = {"retrieval": _retrieval, "attention": _attention, "fidelity": _fidelity}[arguments.kind]
+    results, settings, extra = measure(encoders, arguments)
+    report = Report(
+        kind=arguments.kind,
+        settings={"seed": arguments.seed} | settings,
+        encoders=results,
+        command="debias-sd " + " ".join(sys.argv[1:]),
+        seconds=round(time.perf_counter() - started, 1),
+        extra=extra,
+    )
+    report.write(arguments.out)
+    say(f"{arguments.out}: {arguments.kind} of {', '.join(results)}, {report.seconds:.0f} s")
+    return 0
+
+
+def _retrieval(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
+    from tqdm import tqdm
+
+    from debias_sd.retrieval import evaluate_retrieval, load_dual_encoder
+
+    sizes = {} if arguments.count is None else {"families": max(1, arguments.count // 4), "short": arguments.count}
+    loaded = {name: load_dual_encoder(folder) for name, folder in encoders.items()}
+    results = {}
+    for name, encoder in tqdm(loaded.items(), desc="retrieval", unit="encoder"):
+        results[name] = evaluate_retrieval(encoder, seed=arguments.seed, **sizes)
+    return results, {"count": arguments.count or 1000}, {}
+
+
+def _attention(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
+    from tqdm import tqdm
+
+    from debias_sd.attention import evaluate_attention
+    from debias_sd.retrieval import load_dual_encoder
+
+    count = arguments.count or 200
+    loaded = {name: load_dual_encoder(folder, attention="eager") for name, folder in encoders.items()}
+    results = {}
+    for name, encoder in tqdm(loaded.items(), desc="attention", unit="encoder"):
+        results[name] = evaluate_attention(encoder, seed=arguments.seed, count=count)
+    return results, {"count": count}, {}
+
+
+def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
+    from tqdm import tqdm
+
+    from debias_sd.checker_error import measure_checker
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.encoder_folder import find_encoder_folder
+    from debias_sd.fidelity import evaluate_fidelity, ways_of
+    from debias_sd.heldout import prompt_set
+    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.report import hash_file
+
+    base = load_debias_pipeline(arguments.base, "base")
+    prompts = prompt_set(arguments.seed, count=arguments.count or 200)
+    ways, hashes = {}, {}
+    for name, folder in encoders.items():
+        for way in ways_of(base, name, TextEncoder.load(folder)):
+            ways[way.name] = way
+            hashes[way.name] = {"sha256": hash_file(find_encoder_folder(folder) / "model.safetensors")}
+    options = {"steps": arguments.steps, "guidance": arguments.guidance_scale}
+    results = {}
+    with tqdm(total=len(ways) * len(prompts.captions), desc="pictures", unit="picture") as bar:
+        for name, way in ways.items():
+            bar.set_postfix_str(name)
+            measured = evaluate_fidelity(way, prompts, seed=arguments.seed, **options, progress=bar.update)
+            results[name] = hashes[name] | measured
+    settings = {"count": len(prompts.captions), "scheduler": type(base.scheduler).__name__, **options}
+    return results, settings, {"checker": measure_checker(prompts.scenes, base.vae, seed=arguments.seed)}
