@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
-from debias_sd.commands import generate, tokens
+from debias_sd.commands import evaluate, generate, tokens
 
-COMMANDS = {"generate": generate, "tokens": tokens}
+COMMANDS = {"evaluate": evaluate, "generate": generate, "tokens": tokens}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.loaders import TextualInversionLoaderMixin
+from diffusers.utils.logging import disable_progress_bar
+from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
 from transformers import CLIPTextModel, PreTrainedTokenizerBase
 
@@ -36,7 +38,7 @@ def load_debias_pipeline(
         base: folder or hub id of a Stable Diffusion pipeline; None is the embedded one.
         encoder: "debias" (also None, with the embedded base), "long-clip", a folder, a hub id or a `TextEncoder`;
             "base" leaves the base pipeline as it is, with its own 77 tokens.
-        torch_dtype: of all models, float32 by default.
+        torch_dtype: of all models, float32 by default; `dtype` in `options` is the same.
         min_positions: the shortest encoder to accept.
         options: for `DiffusionPipeline.from_pretrained`, such as `variant` or `safety_checker`.
 
@@ -48,7 +50,7 @@ def load_debias_pipeline(
         encoder = "debias"
     if isinstance(encoder, str | Path) and str(encoder) != "base":
         encoder = TextEncoder.load(encoder)  # before the base: a wrong name should not cost a long load
-    pipe = _load_base(base, torch_dtype=torch_dtype or torch.float32, options=options)
+    pipe = _load_base(base, {"dtype": torch_dtype or torch.float32} | options)
     if isinstance(encoder, TextEncoder):
         return with_text_encoder(pipe, encoder, min_positions=min_positions)
     _allow_clip_skip(pipe.text_encoder)
@@ -113,6 +115,11 @@ def encode_prompt(
     }
 
 
+def hide_loading_bars() -> None:
+    """Turn off diffusers' progress bars of loading, for commands whose standard error is one sentence."""
+    disable_progress_bar()
+
+
 def _windows(pipe: DiffusionPipeline, text: str, *, window: int) -> list[list[int]]:
     if not isinstance(text, str):
         raise ValueError(f"a prompt is of type {type(text).__name__}, allowed is str; give text.")
@@ -135,7 +142,7 @@ def _encode_windows(pipe: DiffusionPipeline, batch: list[list[list[int]]], *, co
     return torch.cat(states, dim=1).to(pipe.text_encoder.dtype)
 
 
-def _load_base(base: str | Path | None, *, torch_dtype: torch.dtype, options: dict[str, object]) -> DiffusionPipeline:
+def _load_base(base: str | Path | None, options: dict[str, object]) -> DiffusionPipeline:
     source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
     if source.is_file():
         raise ValueError(f"base {base} is a file; load it with from_single_file() and use with_text_encoder().")
@@ -147,9 +154,11 @@ def _load_base(base: str | Path | None, *, torch_dtype: torch.dtype, options: di
         )
     name = str(source if source.is_dir() else base)
     try:
-        index = DiffusionPipeline.load_config(name)
-        _check_family(index["_class_name"], index)
-        return DiffusionPipeline.from_pretrained(name, torch_dtype=torch_dtype, **options)
+        found = {key: options[key] for key in ("revision", "cache_dir", "token") if key in options}
+        folder = source if source.is_dir() else Path(hf_hub_download(name, "model_index.json", **found)).parent
+        index = DiffusionPipeline.load_config(folder)
+        _check_family(index.get("_class_name", name), index)
+        return DiffusionPipeline.from_pretrained(name, **options)
     except (OSError, SafetensorError) as error:
         where = "is damaged or incomplete" if source.is_dir() else "is no local folder and the hub did not give it"
         raise ValueError(

@@ -45,7 +45,7 @@ def test_stock_transformers_reads_the_folder(tmp_path):
 def test_keys_are_those_that_transformers_4_reads_too(tmp_path):
     folder = saved(tmp_path / "encoder")
     with safe_open(folder / "model.safetensors", "pt") as file:
-        assert all(name.startswith("text_model.") for name in file.keys())  # noqa: SIM118 (no mapping)
+        assert all(name.startswith("text_model.") for name in file.keys())
     assert sorted(os.listdir(folder)) == [
         "config.json", "model.safetensors", "provenance.json", "tokenizer.json", "tokenizer_config.json"
     ]  # fmt: skip

@@ -45,9 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments)
     out = _checked_output(arguments)
     from debias_sd.encoder import TextEncoder
-    from debias_sd.pipeline import encode_prompt, load_debias_pipeline
+    from debias_sd.pipeline import encode_prompt, hide_loading_bars, load_debias_pipeline
 
     quiet_loading()
+    hide_loading_bars()
     device, dtype = _place(arguments)
     name = arguments.encoder or ("debias" if arguments.base is None else None)
     keeps_own = name == "base"
@@ -89,8 +90,10 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
         raise ValueError(f"output {out} does not end in .png; the settings are kept inside a PNG.")
     if out.is_dir() or not out.parent.is_dir():
         raise ValueError(f"output {out} cannot be written, its folder does not exist; make it or give another --out.")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"output folder {out.parent} is read-only; give another --out.")
+    try:
+        tempfile.TemporaryFile(dir=out.parent).close()  # permission bits say nothing to root or of a read-only disk
+    except OSError as error:
+        raise ValueError(f"output folder {out.parent} cannot be written ({error.strerror}); give another.") from error
     if arguments.steps < 1 or (arguments.scale is not None and arguments.scale < 1):
         raise ValueError(f"--steps is {arguments.steps} and --scale {arguments.scale}; both must be 1 or more.")
     if not 0 <= arguments.seed < 2**63:

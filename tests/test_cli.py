@@ -1,0 +1,185 @@
+"""`debias-sd`: results where they belong, one sentence and exit code 2 for a user's fault, quick help."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from tiny import LONG_PROMPT, save_clip_model, tiny_encoder, tiny_sd_pipeline
+
+from debias_sd import cli, encoder_folder
+from debias_sd.encoder import TextEncoder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A base pipeline, a long encoder with a list of known words, a 77-position encoder."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_sd_pipeline().save_pretrained(folder / "base")
+    long = tiny_encoder()
+    TextEncoder(long.model, long.tokenizer, known_words=frozenset({"a", "red", "cat"})).save(folder / "long")
+    save_clip_model(folder / "short")
+    return folder
+
+
+def call(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def generate(capsys, models, out, *arguments, prompt="a red cat"):
+    places = ("--base", models / "base", "--encoder", models / "long", "--steps", 2, "--device", "cpu")
+    return call(capsys, "generate", prompt, *places, "--out", out, *arguments)
+
+
+def test_generate_writes_a_picture_with_its_settings(models, tmp_path, capsys):
+    out = tmp_path / "cat.png"
+    code, said, _ = generate(capsys, models, out, "--seed", 7, "--negative-prompt", "blurry")
+    assert code == 0
+    assert said.startswith(f"{out}: 64x64, 3 tokens in 1 window of 248, encoder {models / 'long'}, seed 7, ")
+    assert said.count("\n") == 1
+    with Image.open(out) as picture:
+        assert picture.size == (64, 64)
+        text = picture.text
+    assert text["software"].startswith("debias_sd ")
+    assert {name: text[name] for name in text if name != "software"} == {
+        "prompt": "a red cat", "negative_prompt": "blurry", "base": str(models / "base"),
+        "encoder": str(models / "long"), "window": "248", "seed": "7", "steps": "2", "guidance_scale": "7.5",
+        "dtype": "float32",
+    }  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["cat.png"]
+
+
+def test_the_seed_decides_the_picture(models, tmp_path, capsys):
+    pixels = []
+    for seed in (1, 1, 2):
+        generate(capsys, models, tmp_path / "cat.png", "--seed", seed)
+        with Image.open(tmp_path / "cat.png") as picture:
+            pixels.append(picture.tobytes())
+    assert pixels[0] == pixels[1] != pixels[2]
+
+
+def test_scale_repeats_pixels(models, tmp_path, capsys):
+    generate(capsys, models, tmp_path / "one.png")
+    generate(capsys, models, tmp_path / "three.png", "--scale", 3)
+    with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "three.png") as three:
+        assert three.size == (192, 192)
+        assert three.resize((64, 64), resample=0).tobytes() == one.tobytes()
+
+
+def test_a_prompt_file_of_any_length_and_script_keeps_its_text(models, tmp_path, capsys):
+    prompt = "日本 😀 “cat” " + LONG_PROMPT * 3
+    (tmp_path / "prompt.txt").write_text(prompt + "\n", encoding="utf-8")
+    arguments = ("--base", models / "base", "--encoder", "base", "--steps", 1, "--out", tmp_path / "x.png")
+    code, said, err = call(capsys, "generate", "--prompt-file", tmp_path / "prompt.txt", "--window", 77, *arguments)
+    assert (code, "windows of 77" in said, "warning" in err) == (0, True, False)
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.text["prompt"] == prompt
+
+
+def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
+    code, _, err = generate(capsys, models, tmp_path / "x.png", prompt="A red dragon")
+    assert code == 0
+    assert f"warning: encoder {models / 'long'} was never trained on: dragon\n" in err
+    _, _, err = call(capsys, "tokens", "a red dragon", "--encoder", models / "long")
+    assert err.endswith("was never trained on: dragon\n")
+
+
+def test_tokens_says_what_is_read_and_lost(models, capsys):
+    prompt = "cat " * 80 + "dog"
+    code, said, _ = call(capsys, "tokens", prompt, "--encoder", models / "short", "--encoder", models / "long")
+    assert code == 0
+    assert said.splitlines() == [
+        f"{models / 'short'}: reads 75 of 81 tokens (77 positions), loses: cat cat cat cat cat dog",
+        f"{models / 'long'}: reads 81 of 81 tokens (248 positions), loses nothing",
+    ]
+
+
+def test_tokens_as_json(models, capsys):
+    code, said, err = call(capsys, "tokens", "a red dragon", "--encoder", models / "long", "--json")
+    assert (code, err) == (0, "")
+    (row,) = json.loads(said)["encoders"]
+    assert row == {
+        "encoder": str(models / "long"), "tokens": 3, "length": 248, "kept": "a red dragon", "lost": "",
+        "kept_tokens": 3, "lost_tokens": 0, "unknown_words": ["dragon"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--encoder", "/no/such"), "encoder folder /no/such does not exist"),
+        (("--encoder", "{models}/short"), "has 77 positions, 248 are needed"),
+        (("--base", "/no/such"), "base folder /no/such does not exist"),
+        (("--base", "nobody-here/no-such-model"), "the hub did not give it"),
+        (("--out", "{tmp}/cat.jpg"), "does not end in .png"),
+        (("--out", "{tmp}/none/cat.png"), "its folder does not exist"),
+        (("--out", "/proc/cat.png"), "output folder /proc cannot be written"),
+        (("--steps", "0"), "--steps is 0"),
+        (("--seed", "-1"), "--seed is -1"),
+        (("--scale", "0"), "--scale 0"),
+        (("--window", "300"), "window is 300, this text encoder reads 3 to 248"),
+        (("--device", "warp"), "device warp is not available here"),
+        (("--device", "meta"), "device meta computes nothing"),
+        (("--prompt-file", "{tmp}/none.txt"), "give one prompt"),
+    ],
+)
+def test_a_fault_is_one_sentence_and_leaves_nothing(models, tmp_path, capsys, arguments, sentence):
+    filled = [argument.format(models=models, tmp=tmp_path) for argument in arguments]
+    code, said, err = generate(capsys, models, tmp_path / "cat.png", *filled)
+    assert code == 2
+    assert said == ""
+    assert err.startswith("debias-sd: error: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [(b"\xff\xfe\x00", "is not UTF-8 text"), (None, "cannot be read (No such file")]
+)
+def test_a_prompt_file_that_cannot_be_read(tmp_path, capsys, content, sentence):
+    if content is not None:
+        (tmp_path / "prompt.txt").write_bytes(content)
+    code, _, err = call(capsys, "tokens", "--prompt-file", tmp_path / "prompt.txt")
+    assert code == 2
+    assert sentence in err
+
+
+def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
+    for command in (("generate", "a cat", "--out", tmp_path / "cat.png"), ("tokens", "a cat")):
+        code, _, err = call(capsys, *command)
+        assert (code, "run make weights" in err, err.count("\n")) == (2, True, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in cli.COMMANDS)])
+def test_help_is_quick_and_loads_nothing_heavy(command):
+    code = (
+        "import sys, time\nfrom debias_sd.cli import main\n"
+        f"try: main([*{command!r}, '--help'])\nexcept SystemExit as end: print(end.code)\n"
+        "print(time.process_time(), 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, exit_code, last = done.stdout.splitlines()
+    seconds, *heavy = last.split()
+    assert exit_code == "0"
+    assert heavy == ["False", "False"]
+    assert float(seconds) < 0.5
+
+
+def test_python_m_runs_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "debias_sd", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == "debias-sd 0.1.0\n"
+
+
+@pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")
+def test_the_embedded_models_draw(tmp_path, capsys):
+    code, said, _ = call(capsys, "generate", "a red circle", "--steps", 2, "--out", tmp_path / "x.png")
+    assert code == 0
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.width % 8 == 0
+        assert picture.text["encoder"] == "debias"

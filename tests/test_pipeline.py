@@ -1,0 +1,378 @@
+"""Swapped pipelines stay stock pipelines, the base stays what it was, and prompts of any length encode right."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from diffusers import (
+    DiffusionPipeline,
+    StableDiffusionImg2ImgPipeline,
+    StableDiffusionInpaintPipeline,
+    StableDiffusionPipeline,
+)
+from PIL import Image
+from tiny import LONG_PROMPT, clip_tokenizer, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline
+
+from debias_sd import encoder_folder
+from debias_sd.encoder import TextEncoder
+from debias_sd.pipeline import encode_prompt, load_debias_pipeline, with_text_encoder
+
+SHORT = "a red cat"
+
+
+def draw(pipe, **inputs):
+    generator = torch.Generator().manual_seed(0)
+    return pipe(**inputs, num_inference_steps=2, generator=generator, output_type="pt").images
+
+
+@pytest.fixture(scope="module")
+def base():
+    return tiny_sd_pipeline()
+
+
+@pytest.fixture(scope="module")
+def pipe(base):
+    return with_text_encoder(base, tiny_encoder())
+
+
+@pytest.fixture(scope="module")
+def base_folder(base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    base.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoders") / "long"
+    tiny_encoder().save(folder)
+    return folder
+
+
+def test_the_result_is_a_stock_pipeline_that_reads_248(base, pipe):
+    assert type(pipe) is StableDiffusionPipeline
+    assert pipe.tokenizer.model_max_length == 248
+    assert pipe.encode_prompt(LONG_PROMPT, "cpu", 1, True)[0].shape == (1, 248, 32)
+    assert pipe.unet is base.unet
+    assert pipe.vae is base.vae
+    assert pipe.config.requires_safety_checker is False
+    assert draw(pipe, prompt=LONG_PROMPT).shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize("place", [80, 150, 240])
+def test_a_word_far_behind_77_changes_the_picture(base, pipe, place):
+    words = ["cat"] * 240
+    other = [*words[: place - 1], "dog", *words[place:]]
+    first, second = (draw(pipe, prompt=" ".join(text)) for text in (words, other))
+    assert not torch.equal(first, second)
+    assert torch.equal(draw(base, prompt=" ".join(words)), draw(base, prompt=" ".join(other)))
+
+
+def test_the_base_pipeline_stays_bit_identical():
+    base = tiny_sd_pipeline()
+    before = draw(base, prompt=SHORT)
+    state = {name: tensor.clone() for name, tensor in base.text_encoder.state_dict().items()}
+    config = base.text_encoder.config.to_dict()
+    pipe = with_text_encoder(base, tiny_encoder())
+    draw(pipe, prompt=LONG_PROMPT)
+    assert torch.equal(draw(base, prompt=SHORT), before)
+    assert base.tokenizer.model_max_length == 77
+    assert base.text_encoder.config.to_dict() == config
+    assert not hasattr(base.text_encoder, "text_model")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in base.text_encoder.state_dict().items())
+    assert pipe.scheduler is not base.scheduler
+
+
+def test_the_encoder_object_stays_as_it_was_and_the_pad_is_the_bases():
+    base = tiny_sd_pipeline(pad_token="!")
+    encoder = tiny_encoder()
+    pipe = with_text_encoder(base, encoder)
+    assert (pipe.tokenizer.pad_token_id, encoder.tokenizer.pad_token_id) == (0, 49407)
+    assert pipe.tokenizer(SHORT, padding="max_length").input_ids[-1] == 0
+    assert pipe.text_encoder is encoder.model
+
+
+def test_the_encoder_follows_the_dtype_of_the_base():
+    base = tiny_sd_pipeline().to(torch.float16)
+    encoder = tiny_encoder()
+    pipe = with_text_encoder(base, encoder)
+    assert pipe.text_encoder.dtype == base.unet.dtype == torch.float16
+    assert encoder.model.dtype == torch.float32
+    assert encode_prompt(pipe, SHORT)["prompt_embeds"].dtype == torch.float16
+
+
+@pytest.mark.parametrize("kind", [StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline])
+def test_siblings_are_swapped_too(kind):
+    base = kind(**tiny_sd_pipeline().components, requires_safety_checker=False)
+    pipe = with_text_encoder(base, tiny_encoder())
+    assert type(pipe) is kind
+    assert pipe.tokenizer.model_max_length == 248
+    picture = Image.new("RGB", (64, 64), "red")
+    inputs = {"image": picture} | ({"mask_image": picture} if kind is StableDiffusionInpaintPipeline else {})
+    embeddings = encode_prompt(pipe, LONG_PROMPT, "blurry, " * 300)
+    assert draw(pipe, strength=1.0, **inputs, **embeddings).shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize("skip", [0, 1, 2])
+def test_clip_skip_equals_the_computation_by_hand(pipe, skip):
+    given = pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=skip)[0]
+    ids = pipe.tokenizer(SHORT, padding="max_length", return_tensors="pt").input_ids
+    states = pipe.text_encoder(ids, output_hidden_states=True).hidden_states
+    assert torch.equal(given, pipe.text_encoder.final_layer_norm(states[-(skip + 1)]))
+    assert draw(pipe, prompt=SHORT, clip_skip=skip).shape == (1, 3, 64, 64)
+
+
+def test_what_clip_skip_needs_adds_no_weights_and_survives_copies(base):
+    # A fresh one: what transformers hangs on a model at its first `output_hidden_states` cannot be pickled.
+    pipe = with_text_encoder(base, tiny_encoder())
+    model = pipe.text_encoder
+    names = [name for name, _ in model.named_modules()]
+    assert not any(name.startswith("text_model") for name in [*names, *model.state_dict()])
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert copied.text_model is copied
+        assert copied is not model
+    img2img = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
+    assert img2img.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0].shape == (1, 248, 32)
+
+
+def test_saved_and_read_by_diffusers_alone_in_a_fresh_process(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path / "pipe")
+    torch.save(draw(pipe, prompt=LONG_PROMPT), tmp_path / "expected.pt")
+    code = f"""
+import sys, torch
+from diffusers import StableDiffusionPipeline
+pipe = StableDiffusionPipeline.from_pretrained({str(tmp_path / "pipe")!r})
+pipe.set_progress_bar_config(disable=True)
+picture = pipe({LONG_PROMPT!r}, num_inference_steps=2, generator=torch.Generator().manual_seed(0), output_type="pt")
+expected = torch.load({str(tmp_path / "expected.pt")!r}, weights_only=True)
+print(pipe.tokenizer.model_max_length, pipe.text_encoder.config.max_position_embeddings,
+      torch.allclose(picture.images, expected, atol=1e-5), "debias_sd" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["248", "248", "True", "False"]
+
+
+def test_swapping_again_after_reading_back_gives_clip_skip_again(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    again = load_debias_pipeline(tmp_path, "base")
+    expected = pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
+    assert torch.equal(again.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0], expected)
+
+
+def test_one_window_equals_the_pipelines_own_encoding(pipe):
+    for prompt, negative in [(SHORT, ""), (LONG_PROMPT, "blurry"), ("", ""), (["a", LONG_PROMPT], ["frog", "b c"])]:
+        ours = encode_prompt(pipe, prompt, negative)
+        theirs = pipe.encode_prompt(prompt, "cpu", 1, True, negative)
+        assert torch.equal(ours["prompt_embeds"], theirs[0])
+        assert torch.equal(ours["negative_prompt_embeds"], theirs[1])
+    assert torch.equal(draw(pipe, prompt=SHORT), draw(pipe, **encode_prompt(pipe, SHORT)))
+
+
+def test_windows_are_encoded_by_themselves_and_joined(base):
+    prompt = "A cat sits. " + "dog " * 70 + ". A bird flies."
+    embeds = encode_prompt(base, prompt)["prompt_embeds"]
+    first, second = (
+        base.encode_prompt(text, "cpu", 1, False)[0] for text in ("A cat sits. " + "dog " * 70 + ".", "A bird flies.")
+    )
+    assert embeds.shape == (1, 154, 32)
+    assert torch.equal(embeds, torch.cat([first, second], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "negative", "windows"),
+    [
+        ("a cat", "blurry, " * 60, 2),
+        ("cat " * 200, None, 3),
+        (["cat", "dog " * 100], "bad", 2),
+        (["cat", "dog"], ["bad " * 400, ""], 6),
+        (["cat " * 80], None, 2),
+    ],
+)
+def test_both_sides_have_one_length(base, prompt, negative, windows):
+    result = encode_prompt(base, prompt, negative)
+    size = len(prompt) if isinstance(prompt, list) else 1
+    assert {name: tuple(embeds.shape) for name, embeds in result.items()} == {
+        "prompt_embeds": (size, 77 * windows, 32),
+        "negative_prompt_embeds": (size, 77 * windows, 32),
+    }
+    assert draw(base, **result).shape[0] == size
+    assert not result["prompt_embeds"].requires_grad
+
+
+def test_the_order_of_a_batch_is_kept(base):
+    both = encode_prompt(base, ["frog", "toad"], ["bird", "fish"])
+    for index, (prompt, negative) in enumerate([("frog", "bird"), ("toad", "fish")]):
+        alone = encode_prompt(base, prompt, negative)
+        for name in both:
+            torch.testing.assert_close(both[name][index], alone[name][0])
+
+
+def test_a_77_window_of_a_248_encoder(pipe):
+    embeds = encode_prompt(pipe, LONG_PROMPT, window=77)["prompt_embeds"]
+    assert embeds.shape[1] % 77 == 0
+    assert embeds.shape[1] > 77
+
+
+@pytest.mark.parametrize("prompt", ["word " * 10_000, "😀" * 300, "", "日本語。" * 100, "(" * 1000])
+def test_any_prompt_gives_a_picture_without_a_warning(base, prompt, caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        embeddings = encode_prompt(base, prompt)
+    assert not caplog.text
+    assert torch.isfinite(embeddings["prompt_embeds"]).all()
+    if len(prompt) < 5000:
+        assert draw(base, **embeddings).shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": SHORT, "window": 248}, "window is 248, this text encoder reads 3 to 77 tokens"),
+        ({"prompt": SHORT, "window": 2}, "window is 2,"),
+        ({"prompt": ["a", "b"], "negative_prompt": ["c"]}, "2 prompts come with 1 negative prompts"),
+        ({"prompt": []}, "0 prompts"),
+        ({"prompt": [1]}, "of type int, allowed is str"),
+        ({"prompt": "a \udc80"}, "not valid text"),
+    ],
+)
+def test_a_prompt_that_cannot_be_encoded_is_told(base, arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        encode_prompt(base, **arguments)
+
+
+def test_a_learnt_token_with_three_vectors_is_read(base):
+    pipe = with_text_encoder(base, tiny_encoder(seed=3))
+    pipe.load_textual_inversion({"<toy>": torch.full((3, 32), 0.5)}, token="<toy>")
+    prompt = "cat " * 243 + "<toy> dog. A bird."
+    embeds = encode_prompt(pipe, prompt)["prompt_embeds"]
+    ids = pipe.tokenizer("cat " * 243 + "<toy> <toy>_1 <toy>_2", padding="max_length", return_tensors="pt").input_ids
+    assert ids.shape == (1, 248)
+    assert torch.equal(embeds[:, :248], pipe.text_encoder(ids)[0])
+    short = encode_prompt(pipe, "a <toy>")["prompt_embeds"]
+    assert torch.equal(short, pipe.encode_prompt("a <toy>", "cpu", 1, False)[0])
+
+
+def test_loading_from_folders(base_folder, encoder_dir):
+    pipe = load_debias_pipeline(base_folder, encoder_dir)
+    assert (type(pipe).__name__, pipe.tokenizer.model_max_length) == ("StableDiffusionPipeline", 248)
+    own = load_debias_pipeline(str(base_folder), "base", torch_dtype=torch.float16)
+    assert own.tokenizer.model_max_length == 77
+    assert own.unet.dtype == own.text_encoder.dtype == torch.float16
+    assert own.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0].shape == (1, 77, 32)
+
+
+def test_a_77_encoder_is_refused_unless_allowed(base, tmp_path):
+    save_clip_model(tmp_path)
+    with pytest.raises(ValueError, match=r"has 77 positions, 248 are needed; lengthen it with stretch\(\)"):
+        with_text_encoder(base, tmp_path)
+    assert with_text_encoder(base, tmp_path, min_positions=77).tokenizer.model_max_length == 77
+
+
+def test_an_encoder_that_does_not_fit_is_told(base):
+    with pytest.raises(ValueError, match="is 64 wide and the UNet needs 32"):
+        with_text_encoder(base, tiny_encoder(width=64))
+    with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
+        with_text_encoder(base, TextEncoder(tiny_encoder().model, clip_tokenizer(77)))
+
+
+def test_another_vocabulary_is_told():
+    base = tiny_sd_pipeline()
+    base.tokenizer.add_tokens(["<pad>"])
+    base.tokenizer.pad_token = "<pad>"
+    with pytest.raises(ValueError, match="vocabulary lacks '<pad>', which the base pipeline pads with"):
+        with_text_encoder(base, tiny_encoder())
+
+
+def test_an_offloaded_pipeline_is_told():
+    base = tiny_sd_pipeline()
+    base.unet._hf_hook = object()
+    with pytest.raises(ValueError, match="offloaded already"):
+        with_text_encoder(base, tiny_encoder())
+
+
+class TwoEncoders(DiffusionPipeline):
+    def __init__(self, text_encoder, text_encoder_2, tokenizer, unet):
+        super().__init__()
+        self.register_modules(text_encoder=text_encoder, text_encoder_2=text_encoder_2, tokenizer=tokenizer, unet=unet)
+
+
+def test_another_family_is_told(base):
+    other = TwoEncoders(base.text_encoder, base.text_encoder, base.tokenizer, base.unet)
+    for call in (lambda: with_text_encoder(other, tiny_encoder()), lambda: encode_prompt(other, SHORT)):
+        with pytest.raises(ValueError, match="TwoEncoders is not of the Stable Diffusion 1.x family"):
+            call()
+
+
+def spoiled(base_folder, tmp_path, spoil):
+    folder = tmp_path / "spoiled"
+    folder.mkdir()
+    for path in base_folder.iterdir():
+        (folder / path.name).symlink_to(path)
+    spoil(folder)
+    return folder
+
+
+def other_family(folder):
+    text = (folder / "model_index.json").read_text()
+    (folder / "model_index.json").unlink()
+    (folder / "model_index.json").write_text(text)
+    edit_json(folder / "model_index.json", _class_name="StableDiffusionXLPipeline", text_encoder_2=["t", "C"])
+
+
+def truncated_unet(folder):
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    data, config = weights.read_bytes(), (folder / "unet" / "config.json").read_text()
+    (folder / "unet").unlink()
+    (folder / "unet").mkdir()
+    weights.write_bytes(data[: len(data) // 2])
+    (folder / "unet" / "config.json").write_text(config)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (other_family, "StableDiffusionXLPipeline is not of the Stable Diffusion 1.x family"),
+        (truncated_unet, "is damaged or incomplete"),
+        (lambda folder: (folder / "unet").unlink(), "is damaged or incomplete"),
+        (lambda folder: (folder / "model_index.json").unlink(), "has no model_index.json"),
+    ],
+    ids=["family", "truncated", "no unet", "no index"],
+)
+def test_a_faulty_base_is_told_in_one_sentence(base_folder, encoder_dir, tmp_path, spoil, sentence):
+    folder = spoiled(base_folder, tmp_path, spoil)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_debias_pipeline(folder, encoder_dir)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "encoder", "sentence"),
+    [
+        ("/no/such", "base", "base folder /no/such does not exist"),
+        ("nobody-here/no-such-model", "base", "the hub did not give it"),
+        (__file__, "base", "is a file; load it with from_single_file"),
+        ("anything", None, "no encoder is named for base anything"),
+        ("anything", "/no/such", "encoder folder /no/such does not exist"),
+    ],
+)
+def test_what_is_nowhere_is_told_in_one_sentence(base, encoder, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_debias_pipeline(base, encoder)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
+    with pytest.raises(ValueError, match="run make weights"):
+        load_debias_pipeline()
+
+
+@pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")
+@pytest.mark.parametrize(("encoder", "positions"), [(None, 248), ("debias", 248), ("long-clip", 248), ("base", 77)])
+def test_the_embedded_models(encoder, positions):
+    pipe = load_debias_pipeline(encoder=encoder)
+    assert (type(pipe).__name__, pipe.tokenizer.model_max_length) == ("StableDiffusionPipeline", positions)
