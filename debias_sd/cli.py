@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
-from debias_sd.commands import evaluate, generate, tokens
+from debias_sd.commands import compare, evaluate, generate, tokens
 
-COMMANDS = {"evaluate": evaluate, "generate": generate, "tokens": tokens}
+COMMANDS = {"generate": generate, "compare": compare, "tokens": tokens, "evaluate": evaluate}
 
 
 def build_parser() -> argparse.ArgumentParser:

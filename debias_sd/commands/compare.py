@@ -1,0 +1,94 @@
+"""`debias-sd compare`: one prompt, one seed, several text encoders; a table in the terminal and a picture."""
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
+from debias_sd.commands.terminal import quiet_loading, say
+
+HELP = "draw one prompt with several encoders and mark what each one drew"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `debias-sd compare`."""
+    add_prompt_arguments(parser)
+    parser.add_argument(
+        "--encoders",
+        nargs="+",
+        metavar="NAME|FOLDER|ID",
+        help="base, long-clip, debias, folders or hub ids (default: the three)",
+    )
+    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion 1.x pipeline (default: the embedded one)")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same pictures (default: 0)")
+    parser.add_argument("--steps", type=int, default=25, help="denoising steps (default: 25)")
+    parser.add_argument("--guidance-scale", type=float, default=3.0, metavar="SCALE", help="default: 3")
+    parser.add_argument(
+        "--out", type=Path, default=Path("compare.png"), metavar="FILE.png", help="default: compare.png"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw, print the table, write the picture; ValueError for every fault of the user's."""
+    prompt = read_prompt(arguments)
+    out = _checked_output(arguments)
+    from tqdm import tqdm
+
+    from debias_sd.comparison import compare_encoders, table_of
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.encoder_folder import EMBEDDED
+    from debias_sd.panels import draw_panels
+    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.report import write_atomically
+
+    quiet_loading()
+    sources = arguments.encoders or list(EMBEDDED)
+    encoders = {name: TextEncoder.load(source) for name, source in short_names(sources).items()}
+    base = load_debias_pipeline(arguments.base, "base")
+    with tqdm(total=len(encoders), desc="pictures", delay=3, leave=False) as bar:
+        comparison = compare_encoders(
+            prompt,
+            encoders,
+            base=base,
+            seed=arguments.seed,
+            steps=arguments.steps,
+            guidance=arguments.guidance_scale,
+            progress=lambda name: (bar.set_postfix_str(name), bar.update(int(name != next(iter(encoders))))),
+        )
+    say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
+    content = io.BytesIO()
+    draw_panels(comparison).save(content, format="PNG")
+    write_atomically(out, content.getvalue())
+    if not arguments.json:
+        say(f"{out}: the pictures side by side")
+    for name, encoder in encoders.items():
+        warn_unknown_words(name, encoder.unknown_words(prompt))
+    return 0
+
+
+def _checked_output(arguments: argparse.Namespace) -> Path:
+    """Return the output path; ValueError for settings that would fail only after the long work."""
+    from debias_sd.report import check_writable
+
+    out = Path(arguments.out).expanduser()
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"output {out} does not end in .png; the comparison is one PNG picture.")
+    if arguments.steps < 1:
+        raise ValueError(f"--steps is {arguments.steps}, it must be 1 or more.")
+    if not 0 <= arguments.seed < 2**63:
+        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
+    check_writable(out)
+    return out
+
+
+def short_names(sources: list[str]) -> dict[str, str]:
+    """Name each encoder by the last part of its folder or id; ValueError when two would have one name."""
+    names: dict[str, str] = {}
+    for source in sources:
+        name = Path(source).name or source
+        if name in names:
+            raise ValueError(f"--encoders has {name!r} twice; give folders whose last parts differ.")
+        names[name] = source
+    return names

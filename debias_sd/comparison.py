@@ -1,0 +1,150 @@
+"""One prompt, one seed, several text encoders: the pictures, and for each sentence whether it was drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from debias_sd.captions import split_sentences
+from debias_sd.encoder import TextEncoder
+from debias_sd.fidelity import SHORT_WINDOW, Way, draw
+from debias_sd.pipeline import DiffusionPipeline, with_text_encoder
+from debias_sd.shapes.check import judge
+from debias_sd.shapes.reading import read_sentence
+from debias_sd.shapes.scene import Thing
+
+TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A sentence of the prompt, its first and last token (the start token is number 0), and the things it names."""
+
+    text: str
+    first: int
+    last: int
+    things: tuple[Thing, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One encoder's picture, uint8 [side, side, 3], and how many of each sentence's things are in it."""
+
+    name: str
+    window: int
+    image: np.ndarray
+    drawn: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All panels of one prompt."""
+
+    prompt: str
+    seed: int
+    sentences: tuple[Sentence, ...]
+    panels: tuple[Panel, ...]
+
+    def mark(self, panel: Panel, index: int) -> str:
+        """One of: drawn, `1 of 2` (things), missing, not read (missing, and behind the window), not judged."""
+        sentence, drawn = self.sentences[index], panel.drawn[index]
+        if not sentence.things:
+            return "not judged"
+        if drawn == len(sentence.things):
+            return "drawn"
+        if drawn:
+            return f"{drawn} of {len(sentence.things)}"
+        return "not read" if sentence.first >= panel.window - 1 else "missing"
+
+    def total(self, panel: Panel) -> tuple[int, int]:
+        """Sentences drawn, and sentences that could be judged."""
+        marks = [self.mark(panel, index) for index in range(len(self.sentences))]
+        return marks.count("drawn"), len(marks) - marks.count("not judged")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data: every sentence with its place and its mark per encoder."""
+        return {
+            "prompt": self.prompt,
+            "seed": self.seed,
+            "sentences": [
+                {
+                    "text": sentence.text,
+                    "tokens": [sentence.first, sentence.last],
+                    "names": [thing.name for thing in sentence.things],
+                    "marks": {panel.name: self.mark(panel, index) for panel in self.panels},
+                }
+                for index, sentence in enumerate(self.sentences)
+            ],
+            "encoders": {
+                panel.name: dict(zip(("drawn", "judged"), self.total(panel), strict=True)) | {"window": panel.window}
+                for panel in self.panels
+            },
+        }
+
+
+def sentences_of(prompt: str, tokenizer: Any) -> tuple[Sentence, ...]:
+    """Split a prompt, count where each sentence stands in tokens, and read what it names."""
+    sentences, first = [], 1
+    for text in split_sentences(prompt):
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        sentences.append(Sentence(text, first, first + len(ids) - 1, tuple(read_sentence(text))))
+        first += len(ids)
+    return tuple(sentences)
+
+
+def compare_encoders(
+    prompt: str,
+    encoders: Mapping[str, TextEncoder],
+    *,
+    base: DiffusionPipeline,
+    seed: int = 0,
+    steps: int = 25,
+    guidance: float = 3.0,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Comparison:
+    """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
+
+    Each encoder reads its own window; what stands behind it is cut. `progress` gets the name of each encoder as its
+    picture begins. Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise ValueError("the prompt holds characters that are not valid text; save or type it as UTF-8.")
+    sentences = sentences_of(prompt, base.tokenizer)
+    pipes = {name: with_text_encoder(base, e, min_positions=SHORT_WINDOW) for name, e in encoders.items()}
+    panels = []
+    for name, pipe in pipes.items():
+        progress(name)
+        pipe.set_progress_bar_config(disable=True)
+        image = draw(Way(name, pipe), [prompt], [seed], steps=steps, guidance=guidance)[0]
+        drawn = tuple(sum(verdict.drawn for verdict in judge(image, s.things)) for s in sentences)
+        panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn))
+    return Comparison(prompt, seed, sentences, tuple(panels))
+
+
+def table_of(comparison: Comparison, *, width: int = 64) -> str:
+    """The comparison as plain text: a line for each sentence with its place in tokens and a mark per encoder."""
+    titles = [panel.title for panel in comparison.panels]
+    columns = [max(11, len(title)) for title in titles]
+    size = min(width, max([8, *(len(sentence.text) for sentence in comparison.sentences)]))
+
+    def line(place: str, text: str, cells: list[str]) -> str:
+        padded = [cell.ljust(column) for cell, column in zip(cells, columns, strict=True)]
+        return "  ".join([place.rjust(8), text.ljust(size), *padded]).rstrip()
+
+    rows = [line("tokens", "sentence", titles)]
+    rows.append("-" * (8 + 2 + size + sum(column + 2 for column in columns)))
+    for index, sentence in enumerate(comparison.sentences):
+        text = sentence.text if len(sentence.text) <= size else sentence.text[: size - 1] + "…"
+        marks = [comparison.mark(panel, index) for panel in comparison.panels]
+        rows.append(line(f"{sentence.first}-{sentence.last}", text, marks))
+    totals = ["{} of {}".format(*comparison.total(panel)) for panel in comparison.panels]
+    rows += [rows[1], line("", "sentences drawn", totals)]
+    rows.append(line("", "tokens that the encoder reads", [str(panel.window) for panel in comparison.panels]))
+    return "\n".join(rows)

@@ -1,0 +1,126 @@
+"""A comparison as one picture: panels side by side, and under each a mark for every sentence of the prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+from PIL import Image, ImageDraw, ImageFont
+
+from debias_sd.comparison import Comparison, Panel
+
+ZOOM = 6
+MARGIN, TEXT_WIDTH, GAP, LINE = 28, 470, 22, 21
+MAX_ROWS, MAX_LINES = 24, 4
+INK, SOFT, RULE, PAPER, STRIPE = "#1f2328", "#656d76", "#d0d7de", "#ffffff", "#f6f8fa"
+GREEN, RED, AMBER = "#1a7f37", "#cf222e", "#9a6700"
+_COLOURS = {"drawn": GREEN, "missing": RED, "not read": SOFT, "not judged": SOFT}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    lines: list[str]
+    marks: list[str]
+    first: int
+
+    @property
+    def height(self) -> int:
+        return LINE * max(1, len(self.lines)) + 14
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)
+
+
+def _wrap(text: str, font: ImageFont.FreeTypeFont, width: int) -> list[str]:
+    """Lines of at most `width` pixels by this font's mean letter width; at most MAX_LINES, then an ellipsis."""
+    letters = max(8, int(width / (font.getlength("abcdefghij klmno") / 16)))
+    return textwrap.wrap(text, letters, max_lines=MAX_LINES, placeholder=" …") or [""]
+
+
+def _rows(comparison: Comparison, font: ImageFont.FreeTypeFont) -> list[_Row]:
+    rows = []
+    for index, sentence in enumerate(comparison.sentences[:MAX_ROWS]):
+        marks = [comparison.mark(panel, index) for panel in comparison.panels]
+        rows.append(_Row(_wrap(sentence.text, font, TEXT_WIDTH - 40), marks, sentence.first))
+    return rows
+
+
+def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: ImageFont.FreeTypeFont) -> None:
+    """A tick, a cross or a dash, and the mark in words."""
+    colour = _COLOURS.get(mark, AMBER)
+    if mark == "drawn":
+        pen.line([(x, y + 8), (x + 5, y + 13), (x + 14, y + 2)], fill=colour, width=3, joint="curve")
+    elif mark == "missing":
+        pen.line([(x + 1, y + 2), (x + 12, y + 13)], fill=colour, width=3)
+        pen.line([(x + 12, y + 2), (x + 1, y + 13)], fill=colour, width=3)
+    else:
+        pen.line([(x, y + 8), (x + 13, y + 8)], fill=colour, width=3)
+    pen.text((x + 22, y - 3), mark, fill=colour, font=font)
+
+
+def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Comparison, panel: Panel, x: int) -> None:
+    """Title, score and picture of one panel, its left edge at `x`."""
+    done, judged = comparison.total(panel)
+    pen.text((x, MARGIN - 6), panel.title, fill=INK, font=_font(24))
+    pen.text((x, MARGIN + 24), f"reads {panel.window} tokens · {done} of {judged} drawn", fill=SOFT, font=_font(16))
+    side = panel.image.shape[0] * ZOOM if panel.image.shape[0] <= 64 else 288
+    picture = Image.fromarray(panel.image).resize((side, side), Image.Resampling.NEAREST)
+    canvas.paste(picture, (x, MARGIN + 54))
+    pen.rectangle((x - 1, MARGIN + 53, x + side, MARGIN + 54 + side), outline=RULE)
+
+
+def _draw_intro(pen: ImageDraw.ImageDraw, comparison: Comparison, y: int) -> None:
+    count, end = len(comparison.sentences), max([0, *(s.last for s in comparison.sentences)])
+    pen.text((MARGIN, MARGIN - 6), "One prompt, one seed", fill=INK, font=_font(24))
+    lines = [f"{count} sentences, {end} tokens, seed {comparison.seed}.", "Which sentences made it into each picture,"]
+    lines.append("as read back from the pixels?")
+    for number, text in enumerate(lines):
+        pen.text((MARGIN, MARGIN + 28 + 22 * number), text, fill=SOFT, font=_font(17))
+    pen.text((MARGIN, y - 28), "The prompt, sentence by sentence", fill=SOFT, font=_font(16))
+
+
+def draw_panels(comparison: Comparison) -> Image.Image:
+    """The whole picture, RGB; at most MAX_ROWS sentences are listed, the rest is counted in the last line."""
+    side = 288
+    font = _font(17)
+    rows = _rows(comparison, font)
+    top = MARGIN + 54 + side + 20
+    hidden = len(comparison.sentences) - len(rows)
+    width = 2 * MARGIN + TEXT_WIDTH + len(comparison.panels) * (side + GAP)
+    height = top + sum(row.height for row in rows) + MARGIN + (LINE if hidden else 0)
+    canvas = Image.new("RGB", (width, height), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    edges = [MARGIN + TEXT_WIDTH + GAP + number * (side + GAP) for number in range(len(comparison.panels))]
+    _draw_intro(pen, comparison, top)
+    for panel, x in zip(comparison.panels, edges, strict=True):
+        _draw_head(canvas, pen, comparison, panel, x)
+    y = top
+    shortest = min((panel.window for panel in comparison.panels), default=0)
+    ended = False
+    for number, row in enumerate(rows):
+        if number % 2 == 0:
+            pen.rectangle((MARGIN - 10, y, width - MARGIN + 10, y + row.height - 1), fill=STRIPE)
+        pen.text((MARGIN, y + 7), f"{number + 1}", fill=SOFT, font=font)
+        for index, line in enumerate(row.lines):
+            pen.text((MARGIN + 30, y + 7 + LINE * index), line, fill=INK, font=font)
+        for x, mark in zip(edges, row.marks, strict=True):
+            _draw_mark(pen, x, y + 10, mark, _font(17))
+        if not ended and row.first >= shortest - 1:
+            _draw_limit(pen, y, width, shortest)
+            ended = True
+        y += row.height
+    if hidden:
+        pen.text((MARGIN + 30, y + 7), f"and {hidden} more sentences", fill=SOFT, font=font)
+    return canvas
+
+
+def _draw_limit(pen: ImageDraw.ImageDraw, y: int, width: int, window: int) -> None:
+    """A dashed line above the first sentence that the shortest encoder does not read at all."""
+    for x in range(MARGIN - 10, width - MARGIN + 10, 12):
+        pen.line([(x, y), (x + 6, y)], fill=RED, width=2)
+    label, font = f"{window} tokens end above", _font(13)
+    right = width - MARGIN + 10
+    left = right - font.getlength(label) - 16
+    pen.rectangle((left, y - 10, right, y + 9), fill=PAPER, outline=RED)
+    pen.text((left + 8, y - 9), label, fill=RED, font=font)

@@ -1,0 +1,170 @@
+"""Comparing encoders: what is marked where, the table, the picture and the command."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_world import save_tiny_clip, tiny_pipeline
+
+from debias_sd import demo
+from debias_sd.cli import main
+from debias_sd.commands.compare import short_names
+from debias_sd.comparison import Comparison, Panel, compare_encoders, sentences_of, table_of
+from debias_sd.encoder import TextEncoder
+from debias_sd.heldout import prompt_set
+from debias_sd.panels import MAX_ROWS, draw_panels
+from debias_sd.shapes.check import judge
+from debias_sd.shapes.render import render
+from debias_sd.shapes.scene import Scene
+from debias_sd.shapes.tokenizer import build_tokenizer
+
+PROMPTS = prompt_set(7, count=1)
+CAPTION, SCENE = PROMPTS.captions[0], PROMPTS.scenes[0]
+TOKENIZER = build_tokenizer()
+
+
+def panel_with(name: str, window: int, sentences: int, *, prompt: str = CAPTION.text) -> Panel:
+    """A panel whose picture holds what the first `sentences` sentences name."""
+    kept = {thing for things in CAPTION.named[:sentences] for thing in things}
+    image = render(Scene(SCENE.background, tuple(thing for thing in SCENE.things if thing in kept)))
+    rows = sentences_of(prompt, TOKENIZER)
+    return Panel(name, window, image, tuple(sum(v.drawn for v in judge(image, row.things)) for row in rows))
+
+
+def comparison_of(*panels: Panel, prompt: str = CAPTION.text) -> Comparison:
+    return Comparison(prompt, 3, sentences_of(prompt, TOKENIZER), panels)
+
+
+def test_sentences_know_their_tokens_and_things():
+    rows = sentences_of(CAPTION.text, TOKENIZER)
+    assert [row.text for row in rows] == list(CAPTION.sentences)
+    assert [row.things for row in rows] == list(CAPTION.named)
+    assert rows[0].first == 1
+    assert rows[-1].last == len(TOKENIZER(CAPTION.text)["input_ids"]) - 2
+
+
+def test_marks_say_drawn_missing_not_read_and_not_judged():
+    whole, first = panel_with("debias", 248, 9), panel_with("base", 77, 1)
+    comparison = comparison_of(whole, first)
+    marks = [comparison.mark(first, index) for index in range(len(comparison.sentences))]
+    assert marks[0] == "drawn"
+    assert "missing" in marks
+    assert comparison.total(whole) == (len(CAPTION.sentences),) * 2
+    for sentence, mark in zip(comparison.sentences, marks, strict=True):
+        assert (mark == "not read") <= (sentence.first >= 76)
+        assert (mark == "missing") <= (sentence.first < 76)
+    vague = "A quiet evening. There is a small red star in the top left."
+    comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
+    assert comparison.mark(comparison.panels[0], 0) == "not judged"
+    assert comparison.total(comparison.panels[0])[1] == 1
+
+
+def test_half_a_summary_is_counted():
+    only = render(Scene(SCENE.background, SCENE.things[:1]))
+    rows = sentences_of(CAPTION.text, TOKENIZER)
+    panel = Panel("base", 77, only, tuple(sum(v.drawn for v in judge(only, row.things)) for row in rows))
+    assert Comparison(CAPTION.text, 0, rows, (panel,)).mark(panel, 0) == "1 of 2"
+
+
+def test_the_table_has_a_line_for_each_sentence_and_a_column_for_each_encoder():
+    table = table_of(comparison_of(panel_with("base", 77, 1), panel_with("debias", 248, 9))).splitlines()
+    assert table[0].split() == ["tokens", "sentence", "CLIP", "DeBias-CLIP"]
+    assert len(table) == 2 + len(CAPTION.sentences) + 3
+    assert table[-1].split()[-2:] == ["77", "248"]
+    assert f"{len(CAPTION.sentences)} of {len(CAPTION.sentences)}" in table[-2]
+
+
+def test_the_picture_shows_every_panel_as_it_is():
+    panels = (panel_with("base", 77, 2), panel_with("long-clip", 248, 4), panel_with("debias", 248, 9))
+    image = np.asarray(draw_panels(comparison_of(*panels)))
+    large = [np.kron(panel.image, np.ones((6, 6, 1), np.uint8)) for panel in panels]
+    for number, pixels in enumerate(large):
+        left = 28 + 470 + 22 + number * (288 + 22)
+        assert np.array_equal(image[82 : 82 + 288, left : left + 288], pixels)
+
+
+@pytest.mark.parametrize("prompt", ["", "word " * 10_000, "A star. " * 500, "🙂 星がある。 naïve <|endoftext|>"])
+def test_odd_prompts_make_a_picture_of_bounded_size(prompt):
+    comparison = comparison_of(panel_with("base", 77, 1, prompt=prompt), prompt=prompt)
+    height = draw_panels(comparison).height
+    assert height < 700 + MAX_ROWS * 110
+    assert table_of(comparison)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tiny_pipeline().save_pretrained(root / "sd")
+    save_tiny_clip(root / "base")
+    save_tiny_clip(root / "debias", window=248, seed=1)
+    return root
+
+
+def test_same_seed_same_picture_and_each_encoder_its_own(folders):
+    base = tiny_pipeline()
+    encoders = {name: TextEncoder.load(folders / name) for name in ("base", "debias")}
+    seen = []
+    first = compare_encoders(CAPTION.text, encoders, base=base, seed=4, steps=2, progress=seen.append)
+    again = compare_encoders(CAPTION.text, encoders, base=base, seed=4, steps=2)
+    assert seen == ["base", "debias"]
+    assert [panel.window for panel in first.panels] == [77, 248]
+    for one, other in zip(first.panels, again.panels, strict=True):
+        assert np.array_equal(one.image, other.image)
+    assert not np.array_equal(first.panels[0].image, first.panels[1].image)
+
+
+def test_the_command_prints_json_and_writes_the_picture(folders, tmp_path, capsys):
+    out = tmp_path / "compare.png"
+    arguments = ["compare", CAPTION.text, "--base", str(folders / "sd"), "--steps", "2", "--out", str(out)]
+    arguments += ["--json", "--encoders", str(folders / "base"), str(folders / "debias")]
+    assert main(arguments) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["prompt"] == CAPTION.text
+    assert len(content["sentences"]) == len(CAPTION.sentences)
+    assert set(content["sentences"][0]["marks"]) == {"base", "debias"}
+    with Image.open(out) as image:
+        assert image.width > 900
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "picture.jpg"], "does not end in .png"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--encoders", "nowhere/at/all"], "does not exist"),
+        (["--encoders", "a/base", "b/base"], "has 'base' twice"),
+    ],
+)
+def test_faults_are_one_sentence_and_leave_nothing(options, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "A star.", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_are_the_last_part_of_a_folder():
+    assert short_names(["base", "runs/s1/debias/"]) == {"base": "base", "debias": "runs/s1/debias/"}
+
+
+def test_the_demo_prompt_is_long_and_judged_in_every_sentence():
+    rows = sentences_of(demo.demo_prompt(), TOKENIZER)
+    assert rows[-1].last > 76
+    assert all(row.things for row in rows)
+
+
+def test_the_demo_without_models_says_so_in_one_sentence(tmp_path):
+    code = (
+        "import pathlib, sys; import debias_sd.encoder_folder as f; f.WEIGHTS = pathlib.Path('none');"
+        "from debias_sd import demo; sys.exit(demo.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "run make weights" in done.stderr
+    assert "Traceback" not in done.stderr
