@@ -7,7 +7,13 @@ from pathlib import Path
 
 import open_clip
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    DiffusionPipeline,
+    StableDiffusionPipeline,
+    UNet2DConditionModel,
+)
 from open_clip.tokenizer import bytes_to_unicode
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
@@ -154,3 +160,9 @@ def tiny_sd_pipeline(
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def draw(pipe: DiffusionPipeline, **inputs: object) -> torch.Tensor:
+    """Two steps from one seed: (batch, 3, height, width)."""
+    generator = torch.Generator().manual_seed(0)
+    return pipe(**inputs, num_inference_steps=2, generator=generator, output_type="pt").images
