@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-# What each recipe means, in separate switches. short-only has one caption per image and reads no switch of the short one.
+# What each recipe means, in separate switches. short-only has one caption per image and reads no short-caption switch.
 RECIPES: dict[str, dict[str, Any]] = {
     "short-only": {"stretch_factor": 1, "short_weight": 0.0, "label_smoothing": 0.0}
     | {"remove_summary": False, "subsample": False, "front_padding": False},

@@ -1,0 +1,78 @@
+"""Settings of a training run: files, command line, recipes, faults; and the learning rate."""
+
+from pathlib import Path
+
+import pytest
+
+import train_encoder
+from tests.train_tiny import tiny_config
+from train_encoder.config import make_config, parse_arguments, read_config
+from train_encoder.schedule import learning_rate
+
+CONFIGS = sorted((Path(train_encoder.__file__).parent / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_run_is_valid(path):
+    make_config(read_config(path))
+
+
+def test_published_run_has_the_papers_numbers():
+    config = make_config(read_config(next(path for path in CONFIGS if path.stem == "debias_vit_b16")))
+    assert (config.short_weight, config.label_smoothing, config.components) == (0.1, 0.0, 32)
+    assert (config.stretch_factor, config.keep_positions, config.pad_id) == (4, 20, 0)
+    assert (config.learning_rate, config.adam_weight_decay, config.adam_epsilon) == (1e-6, 0.01, 1e-8)
+    assert (config.max_train_steps, config.lr_warmup_steps, config.train_batch_size) == (14_598, 200, 64)
+    last = learning_rate(14_597, peak=config.learning_rate, warmup=200, total=14_598)
+    assert last == 1.1902423935339357e-14
+
+
+def test_schedule_warms_up_and_falls():
+    rates = [learning_rate(step, peak=2.0, warmup=4, total=12) for step in range(12)]
+    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert all(a > b for a, b in zip(rates[4:], rates[5:], strict=False))
+    assert rates[8] == pytest.approx(1.0)
+
+
+def test_recipes_are_separate_switches():
+    long_clip, debias = (tiny_config(Path("x"), recipe=name) for name in ("long-clip", "debias"))
+    assert (long_clip.short_weight, long_clip.label_smoothing, long_clip.subsample) == (0.5, 0.1, False)
+    assert (debias.remove_summary, debias.subsample, debias.front_padding) == (True, True, True)
+    assert tiny_config(Path("x"), recipe="debias", front_padding=False).front_padding is False
+
+
+def test_command_line_wins_over_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("output_dir: a\npretrained_model_name_or_path: b\nseed: 1\nlearning_rate: 1e-5\n")
+    config = parse_arguments(["--config", str(path), "--seed", "7", "--subsample=false"])
+    assert (config.seed, config.output_dir, config.learning_rate, config.subsample) == (7, "a", 1e-5, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rat": 1}, "unknown setting 'learning_rat'; the nearest is 'learning_rate'"),
+        ({"max_train_steps": "ten"}, "max_train_steps is 'ten', a value of type int is needed"),
+        ({"seed": True}, "seed is True, a value of type int is needed"),
+        ({"seed": None}, "seed is null, a value is needed"),
+        ({"recipe": "debais"}, "recipe is 'debais', allowed are short-only, long-clip, debias"),
+        ({"short_weight": 1.5}, "short_weight is 1.5, allowed are 0 to 1"),
+        ({"train_batch_size": 0}, "train_batch_size is 0, allowed are numbers from 1"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"lr_warmup_steps": 3}, "the warm-up must be shorter than the run"),
+        ({"output_dir": ""}, "output_dir is not set"),
+        ({"stay_close_weight": 1}, "without a pretrained model to stay close to"),
+        ({"pretrained_model_name_or_path": "x", "train_data": "y", "grounding_weight": 1}, "only shapes knows"),
+    ],
+)
+def test_faults_are_one_sentence(settings, message):
+    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+        tiny_config(Path("x"), **settings)
+    assert message in str(caught.value)
+
+
+def test_misspelt_option_and_missing_file_are_named():
+    with pytest.raises(ValueError, match="unknown option '--outptu_dir'; the nearest is '--output_dir'"):
+        parse_arguments(["--outptu_dir", "x"])
+    with pytest.raises(ValueError, match="config file nowhere.yaml does not exist"):
+        parse_arguments(["--config", "nowhere.yaml"])
