@@ -11,12 +11,13 @@ that `scripts/results.py` turns into `docs/results.md`.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from weights import training_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = {  # name -> (recipe, weight of the short caption)
@@ -72,10 +73,14 @@ def fine_tuning_seeds(runs: Path) -> list[Encoder]:
 def call(arguments: list[str], log: Path) -> None:
     """Run Python with `arguments`, one thread, output to `log`; a failure stops the whole script."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with log.open("a") as out:
         code = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=training_environment(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
         ).returncode
     if code:
         raise SystemExit(f"experiments: python {' '.join(arguments)} ended with exit code {code}; see {log}.")

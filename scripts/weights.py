@@ -46,9 +46,16 @@ def unet_command(folder: Path, *, seed: int, quick: bool, vae_only: bool) -> lis
     return [*command, *QUICK_UNET] if quick else command
 
 
+def training_environment() -> dict[str, str]:
+    """One thread a job, no network, and freed memory kept: glibc would map every large tensor anew, a third slower."""
+    keep = str(1 << 33)
+    memory = {"MALLOC_MMAP_THRESHOLD_": keep, "MALLOC_TRIM_THRESHOLD_": keep, "MALLOC_TOP_PAD_": str(1 << 28)}
+    return {"OMP_NUM_THREADS": "1"} | memory | os.environ | {"HF_HUB_OFFLINE": "1"}
+
+
 def run_together(jobs: list[list[list[str]]]) -> None:
     """Run lists of commands side by side, each list in order; stop all when one fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "HF_HUB_OFFLINE": "1"}
+    environment = training_environment()
     waiting = [list(job) for job in jobs]
     running: dict[int, subprocess.Popen] = {}
     while any(waiting) or running:

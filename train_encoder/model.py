@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from train_encoder.config import TrainConfig
 
 LARGEST_LOGIT_SCALE = math.log(100)
-LENGTH_GROUP = 16  # short captions that are encoded at one length; fewer would not fill the processor
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 GROUP = 32  # captions that the text tower reads at once
 
 
@@ -58,6 +58,7 @@ def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
     text = settings.setdefault("text_config", {})
     tokenizer = build_tokenizer(text.get("max_position_embeddings", 77))
     text["vocab_size"] = len(tokenizer)
+    text |= {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
     torch.manual_seed(config.seed)
     model = CLIPModel(CLIPConfig(**settings))
     model.set_attn_implementation(config.attn_implementation)
@@ -79,7 +80,7 @@ def _set_special_tokens(model: CLIPModel, tokenizer: CLIPTokenizer) -> None:
 
     Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id.
     """
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+    for name in SPECIAL_IDS:
         setattr(model.config.text_config, name, getattr(tokenizer, name))
     model.text_model.eos_token_id = tokenizer.eos_token_id
 
@@ -167,21 +168,6 @@ def encode_by_length(text_model: CLIPTextModel, ids: Tensor) -> TextStates:
         hidden.append(F.pad(part.last_hidden_state, (0, 0, 0, ids.shape[1] - part.last_hidden_state.shape[1])))
     back = order.argsort()
     return TextStates(torch.cat(hidden)[back], torch.cat(pooled)[back])
-
-
-    def _pooled(self, ids: Tensor) -> Tensor:
-        """The pooled states of `ids` [b, L], in groups of like length, each cut behind its last end token.
-
-        Front pads spread the lengths of short captions evenly up to 248, and attention grows with their square: in
-        four groups the same numbers cost about half.
-        """
-        ends = (ids == self.clip.text_model.eos_token_id).int().argmax(dim=1)
-        order = ends.argsort()
-        groups = [
-            self.clip.text_model(input_ids=ids[rows, : int(ends[rows].max()) + 1]).pooler_output
-            for rows in order.split(max(LENGTH_GROUP, len(ids) // 4))
-        ]
-        return torch.cat(groups)[order.argsort()]
 
 
 def make_heads(model: CLIPModel, config: TrainConfig) -> nn.Module | None:
