@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 CELLS, COLOURS, SHAPES, SIZES = 9, 7, 7, 3  # 0 stands for "nothing" in the last three
@@ -57,4 +56,3 @@ class GroundingHeads(nn.Module):
         states = self.sentence(text.last_hidden_state[mentions[:, 0], mentions[:, 1]])
         place = nn.functional.cross_entropy(states[:, :CELLS].float(), mentions[:, 2])
         return place + _content_loss(states[:, CELLS:], mentions[:, 3:])
-
