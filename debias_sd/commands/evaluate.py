@@ -60,13 +60,18 @@ def run(arguments: argparse.Namespace) -> int:
         kind=arguments.kind,
         settings={"seed": arguments.seed} | settings,
         encoders=results,
-        command="debias-sd " + " ".join(sys.argv[1:]),
+        command=_command(),
         seconds=round(time.perf_counter() - started, 1),
         extra=extra,
     )
     report.write(arguments.out)
     say(f"{arguments.out}: {arguments.kind} of {', '.join(results)}, {report.seconds:.0f} s")
     return 0
+
+
+def _command() -> str:
+    """The command as typed, with paths inside the working folder relative: a report is read on other machines."""
+    return "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
 
 
 def _retrieval(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:

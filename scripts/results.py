@@ -1,0 +1,213 @@
+"""Write docs/results.md and its plots from JSON reports, and from nothing else.
+
+    python scripts/results.py [--reports results] [--docs docs]
+
+Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). An encoder's name in a report is
+`<recipe>-s<training seed>`, or `-f<seed>` where only the fine-tuning has another seed (pictures only). Values are means
+± sample standard deviations over training seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from claims import claims_section, lost
+from plots import plot_attention, plot_places, plot_probes
+from reports import Pick, Reports, at, spread_of, title_of, values_of
+
+from debias_sd.report import write_atomically
+
+PROBES = ("keep", "move", "remove", "first2", "swap2", "first_only")
+SHORT = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
+PADS = ("0", "20", "40", "80", "120")
+WAYS = {"t2i": "text to image", "i2t": "image to text"}
+
+
+def table(groups: dict, columns: dict[str, Pick], *, seeds: bool = True) -> list[str]:
+    """A Markdown table: a row for each recipe, a column for each picked value."""
+    lines = [
+        "| | " + " | ".join(columns) + (" | seeds |" if seeds else " |"),
+        "|---" * (len(columns) + 1 + seeds) + "|",
+    ]
+    for recipe, by_seed in groups.items():
+        cells = [spread_of(values_of(by_seed, pick)) for pick in columns.values()]
+        text = " | ".join("–" if cell is None else str(cell) for cell in cells)
+        lines.append(f"| {title_of(recipe)} | {text} |" + (f" {len(by_seed)} |" if seeds else ""))
+    return [*lines, ""]
+
+
+def retrieval_section(reports: Reports, docs: Path) -> list[str]:
+    groups = reports.of_kind("retrieval", fine_tuning_seeds=False)
+    if not groups:
+        return []
+    lines = [
+        "## Retrieval",
+        "",
+        "R@1 in percent. Full captions: scenes in families of four near-twins that differ in one",
+    ]
+    lines += [
+        "detail, named in the caption's second half. Keep: the full caption. Move: sentences 1 and 4 swapped. Remove:"
+    ]
+    lines += ["sentence 1 dropped. First2, Swap2, First_only: the first two sentences, swapped, the first alone.", ""]
+    if plot_probes(reports, docs / "results-probes.png"):
+        lines += ["![R@1 under Keep, Move and Remove](results-probes.png)", ""]
+    for way, words in WAYS.items():
+        lines += [f"### Full captions, {words}", ""]
+        lines += table(groups, {name: at("probes", name, way, "r1") for name in PROBES})
+    lines += ["### Percent of Keep that is lost (minus: lost)", ""]
+    losses = {f"{probe}, {way.upper()}": lost(probe, way) for way in WAYS for probe in ("move", "remove")}
+    lines += table(groups, losses)
+    lines += ["### Own picture above its three twins, percent (chance: 25), and mean rank", ""]
+    ranks = {f"mean rank {name}": at("probes", name, "t2i", "mean_rank") for name in ("keep", "remove")}
+    lines += table(groups, {f"twins {name}": at("probes", name, "twin_percent") for name in PROBES[:3]} | ranks)
+    lines += [
+        "### Short captions",
+        "",
+        "`summary` and `arbitrary`: two things in one sentence of a template that no encoder",
+    ]
+    lines += [
+        "was trained on, about the summary's content and about two random details; `details_k`: k sentences about"
+    ]
+    lines += ["random details, worded as in long captions (DeBias-CLIP's short captions look like these).", ""]
+    for way, words in WAYS.items():
+        lines += [f"R@1, {words}:", "", *table(groups, {kind: at("short", kind, way, "r1") for kind in SHORT})]
+    lines += [
+        "### Pads in front of short captions",
+        "",
+        "R@1, text to image; – where they do not fit into the window. Pads",
+    ]
+    lines += ["are in DeBias-CLIP's training distribution and unseen by the others.", ""]
+    for kind in ("summary", "arbitrary"):
+        lines += [f"About {kind} content:", "", *table(groups, {n: at("pads", kind, n, "t2i", "r1") for n in PADS})]
+    return lines
+
+
+def attention_section(reports: Reports, docs: Path) -> list[str]:
+    groups = reports.of_kind("attention", fine_tuning_seeds=False)
+    if not groups:
+        return []
+    lines = ["## Attention from the end token", ""]
+    if plot_attention(reports, docs / "results-attention.png"):
+        lines += ["![Mean attention from the end token by position](results-attention.png)", ""]
+    relative = {"summary": at("relative", "by_sentence", 0), "details 1st half": at("relative", "first_half")}
+    relative["details 2nd half"] = at("relative", "second_half")
+    lines += ["Attention per token, 100 is uniform over the caption's words (mean of heads and layers):", ""]
+    lines += table(groups, {name: _times(pick, 100) for name, pick in relative.items()})
+    lines += ["Sensitivity: 1,000 times the cosine change of the pooled vector when the thing that one sentence names"]
+    lines += ["gets another colour and shape:", ""]
+    parts = {"summary": "summary", "details 1st half": "first_half", "details 2nd half": "second_half"}
+    lines += table(groups, {name: _times(at("sensitivity", key), 1000) for name, key in parts.items()})
+    return lines
+
+
+def _times(pick: Pick, factor: float) -> Pick:
+    def scaled(result: dict) -> float | None:
+        value = pick(result)
+        return None if value is None else factor * value
+
+    return scaled
+
+
+def fidelity_section(reports: Reports, docs: Path) -> list[str]:
+    groups = reports.of_kind("fidelity", fine_tuning_seeds=True)
+    if not groups:
+        return []
+    lines = [
+        "## Pictures",
+        "",
+        "The same UNet, trained on the base encoder and never adapted; only the text encoder is",
+    ]
+    lines += [
+        "swapped. Percent of named things that were drawn (cell, colour, shape and size right), same noise for all"
+    ]
+    lines += [
+        "encoders. Late-detail score: things named in the second half of the detail sentences and not in the summary."
+    ]
+    lines += [
+        "Past 77: the same for sentences that begin behind token 76. Floor: pictures judged by other scenes' prompts.",
+        "",
+    ]
+    if plot_places(reports, docs / "results-places.png"):
+        lines += ["![Things drawn by the place of their sentence](results-places.png)", ""]
+    shares = {"late-detail score": at("late_detail"), "floor": at("floor", "late_detail"), "past 77": at("past_77")}
+    shares |= {"summary": at("summary"), "1st half": at("first_half"), "2nd half": at("second_half")}
+    lines += table(groups, shares)
+    lines += ["By quarter of the prompt's details, and cells that no sentence names but where something was drawn:", ""]
+    quarters: dict[str, Pick] = {f"quarter {q + 1}": at("by_quarter", q) for q in range(4)}
+    lines += table(groups, quarters | {"unnamed cells filled": at("unnamed", "filled_percent")})
+    parts = {
+        "colour right": "late_detail_colour",
+        "shape right": "late_detail_shape",
+        "anything": "late_detail_anything",
+    }
+    lines += [
+        "Late details in part: what stands in the named cell has the right colour, the right shape, is anything:",
+        "",
+    ]
+    lines += table(groups, {name: at(key) for name, key in parts.items()})
+    return lines + checker_section(reports)
+
+
+def checker_section(reports: Reports) -> list[str]:
+    """The checker's own error rates, from the first report that measured them: the ceiling of the scores above."""
+    checked = [source for source in reports.sources if "checker" in source.report.extra]
+    if not checked:
+        return []
+    lines = ["### The checker's own errors: the ceiling", "", f"From {checked[0].path.name}, on rendered scenes:", ""]
+    lines += [
+        "| pictures | things missed, % | near misses let pass, % | empty cells filled, % | things |",
+        "|---|---|---|---|---|",
+    ]
+    for name, rates in checked[0].report.extra["checker"].items():
+        cells = [rates[key] for key in ("missed_percent", "false_percent", "filled_percent")]
+        numbers = " | ".join("–" if value is None else f"{value:.2f}" for value in cells)
+        lines.append(f"| {name.replace('_', ' ')} | {numbers} | {rates['things']} |")
+    return [*lines, ""]
+
+
+def sources_section(reports: Reports) -> list[str]:
+    """Every report that a number can come from, with what is needed to make it again."""
+    lines = ["## Where the numbers come from", "", "| report | encoder (weights) | evaluation seed | command | s |"]
+    lines.append("|---|---|---|---|---|")
+    for source in reports.sources:
+        report = source.report
+        named = ", ".join(f"{name} ({result['sha256'][:10]})" for name, result in report.encoders.items())
+        command = f"`{report.command}`"
+        lines.append(f"| {source.path.name} | {named} | {report.settings['seed']} | {command} | {report.seconds:.0f} |")
+    versions = sorted({", ".join(f"{k} {v}" for k, v in source.report.versions.items()) for source in reports.sources})
+    return [*lines, "", "Versions: " + "; ".join(versions) + ".", ""]
+
+
+def write_results(reports: Reports, docs: Path) -> Path:
+    """Write the plots and results.md into `docs`."""
+    docs.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "# Results",
+        "",
+        "Written by `python scripts/results.py` from JSON reports; do not edit. Means ± sample standard",
+    ]
+    lines += ["deviations over training seeds. `make results` trains and measures everything again.", ""]
+    lines += claims_section(reports)
+    for section in (retrieval_section, attention_section, fidelity_section):
+        lines += section(reports, docs)
+    lines += sources_section(reports)
+    return write_atomically(docs / "results.md", ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reports", type=Path, default=Path("results"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    try:
+        print(write_results(Reports.read(options.reports), options.docs))
+    except ValueError as error:
+        print(f"results: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Reports: written whole or not at all, made by the evaluate command, and turned into docs/results.md."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_world import save_tiny_clip, tiny_pipeline
+
+from debias_sd.cli import main
+from debias_sd.commands.evaluate import parse_encoders
+from debias_sd.report import Report, check_writable, hash_texts, split_name, write_atomically
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_report_comes_back_as_it_was_written(tmp_path):
+    report = Report("retrieval", {"seed": 0}, {"base-s0": {"sha256": "0"}}, command="debias-sd evaluate", seconds=1.5)
+    path = report.write(tmp_path / "new" / "report.json")
+    assert Report.read(path) == report
+    assert report.versions["torch"]
+    assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+
+
+def test_a_report_with_nan_is_not_written_and_the_old_one_stays(tmp_path):
+    path = Report("retrieval", {}, {}).write(tmp_path / "report.json")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        Report("retrieval", {"value": float("nan")}, {}).write(path)
+    assert path.read_bytes() == before
+
+
+def test_files_that_are_no_reports_are_named(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; make it with"):
+        Report.read(tmp_path / "none.json")
+    for content in ("not json", '{"some": "json"}', "[]"):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(ValueError, match="is no report"):
+            Report.read(tmp_path / "other.json")
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path):
+    with pytest.raises(ValueError, match="is a folder, a file name is needed"):
+        check_writable(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written to"):
+        check_writable(tmp_path / "file" / "report.json")
+    check_writable(tmp_path / "report.json")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+    with pytest.raises(ValueError, match="cannot be written"):
+        write_atomically(tmp_path / "file" / "report.json", b"")
+
+
+def test_names_and_hashes():
+    assert split_name("long-clip-l0.5-f2") == ("long-clip-l0.5", "f2")
+    assert split_name("my-encoder") == ("my-encoder", None)
+    assert hash_texts(["a", "b"]) != hash_texts(["b", "a"])
+    assert parse_encoders(["a-s0=x/y", "b=z"]) == {"a-s0": "x/y", "b": "z"}
+    with pytest.raises(ValueError, match="expected NAME=FOLDER"):
+        parse_encoders(["folder"])
+    with pytest.raises(ValueError, match="twice"):
+        parse_encoders(["a=x", "a=y"])
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Reports of tiny random encoders by the real command: two seeds of two recipes, one base."""
+    root = tmp_path_factory.mktemp("reports")
+    tiny_pipeline().save_pretrained(root / "sd")
+    names = {"base-s0": save_tiny_clip(root / "base")}
+    for seed, name in enumerate(("debias-l0.1-s0", "debias-l0.1-s1", "long-clip-l0.5-s0", "long-clip-l0.5-s1")):
+        names[name] = save_tiny_clip(root / name, window=248, seed=seed)
+    folder = root / "results"
+    for kind in ("retrieval", "attention", "fidelity"):
+        options = [f"{name}={path}" for name, path in names.items()]
+        command = ["evaluate", kind, "--count", "8", "--encoder", *options, "--out", str(folder / f"{kind}.json")]
+        if kind == "fidelity":
+            command += ["--base", str(root / "sd"), "--steps", "1"]
+        assert main(command) == 0
+    return folder
+
+
+def run_results(*arguments: str | Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, ROOT / "scripts" / "results.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
+
+
+def test_the_command_writes_every_encoder_with_its_settings(reports):
+    for kind in ("retrieval", "attention", "fidelity"):
+        report = Report.read(reports / f"{kind}.json")
+        assert report.kind == kind
+        assert report.settings["seed"] == 0
+        assert all(len(result["sha256"]) == 64 for result in report.encoders.values())
+    assert set(report.encoders) == {
+        "base-s0",
+        "base-chunked-s0",
+        "base-stretched-s0",
+        *(f"{recipe}-s{seed}" for recipe in ("debias-l0.1", "long-clip-l0.5") for seed in (0, 1)),
+    }
+    assert report.extra["checker"]["rendered"]["missed_percent"] == 0
+
+
+def test_results_are_written_from_reports_and_every_number_can_be_recomputed(reports, tmp_path):
+    done = run_results("--reports", reports, "--docs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "results.md").read_text()
+    for name in ("results-probes.png", "results-attention.png", "results-places.png"):
+        assert (tmp_path / name).stat().st_size > 5000
+        assert f"({name})" in text
+    found = Report.read(reports / "retrieval.json").encoders
+    values = [found[f"debias-l0.1-s{seed}"]["probes"]["keep"]["t2i"]["r1"] for seed in (0, 1)]
+    mean, deviation = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
+    assert f"| DeBias-CLIP, λs 0.1 | {mean:.1f} ± {deviation:.1f} |" in text
+    assert "nan" not in text.lower()
+    assert "CLIP, chunked" in text
+    assert text.count("**holds**") + text.count("**does not hold**") >= 10
+
+
+def test_results_say_what_holds_by_the_rule(reports, tmp_path):
+    report = json.loads((reports / "retrieval.json").read_text())
+    for name, result in report["encoders"].items():
+        value = {"debias-l0.1-s0": 80, "debias-l0.1-s1": 82, "long-clip-l0.5-s0": 70, "long-clip-l0.5-s1": 71}.get(name)
+        if value is not None:
+            result["probes"]["keep"]["t2i"]["r1"] = value
+            result["probes"]["move"]["t2i"]["r1"] = 79 if name == "debias-l0.1-s0" else 60 + 10 * int(name[-1])
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "retrieval.json").write_text(json.dumps(report))
+    assert run_results("--reports", folder, "--docs", tmp_path).returncode == 0
+    text = (tmp_path / "results.md").read_text()
+    assert "| R@1 T2I above: Keep | 81.0 ± 1.4 | 70.5 ± 0.7 | **holds** | |" in text.replace("|  |", "| |")
+    assert "| R@1 T2I above: Move | 74.5 ± 6.4 | 65.0 ± 7.1 | **does not hold** | |" in text.replace("|  |", "| |")
+    assert "| late-detail score higher | – | – | **not measured** |" in text
+
+
+def test_results_without_reports_are_refused(tmp_path):
+    done = run_results("--reports", tmp_path, "--docs", tmp_path / "docs")
+    assert done.returncode == 2
+    assert "holds no reports" in done.stderr
+    assert not (tmp_path / "docs").exists()
