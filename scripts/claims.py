@@ -101,7 +101,8 @@ def all_claims(reports: Reports, pair: tuple[str, str]) -> list[Claim]:
             at("short", "arbitrary", way, "r1"),
             floor=True,
         )
-    add("attention flatter (0 is flat)", "attention", unevenness, remark="-|log2(summary / second half)|, per token")
+    flat = "minus the absolute log2 of summary over second half, per token"
+    add("attention flatter (0 is flat)", "attention", unevenness, remark=flat)
     add("late-detail score higher", "fidelity", at("late_detail"), remark=paired_interval(reports, pair))
     return claims
 

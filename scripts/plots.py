@@ -119,5 +119,6 @@ def plot_probes(reports: Reports, path: Path) -> Path | None:
             error_kw={"linewidth": 1, "capsize": 2},
         )
     axes.set_xticks(range(len(probes)), ["Keep", "Move", "Remove"])
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=9)
     return _save(figure, path)
