@@ -23,7 +23,18 @@ WEIGHTS = ROOT / "debias_sd" / "weights"
 RECIPES = ("long-clip", "debias")
 QUICK_ENCODER = ("--max_train_steps", "12", "--lr_warmup_steps", "2", "--train_batch_size", "16")
 QUICK_UNET = (
-    *("--vae_train_steps", "8", "--vae_train_batch_size", "4", "--max_train_steps", "8", "--train_batch_size", "8"),
+    *(
+        "--vae_train_steps",
+        "8",
+        "--decoder_train_steps",
+        "4",
+        "--vae_train_batch_size",
+        "4",
+        "--max_train_steps",
+        "8",
+        "--train_batch_size",
+        "8",
+    ),
     *("--lr_warmup_steps", "2", "--scenes_per_count", "4", "--checkpointing_steps", "4"),
 )
 

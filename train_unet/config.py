@@ -24,6 +24,8 @@ class UnetConfig:
     vae_train_steps: int = 2500
     vae_train_batch_size: int = 32
     vae_learning_rate: float = 2e-3
+    decoder_train_steps: int = 600
+    """Steps on the VAE's decoder alone, after the whole VAE; the latents do not change any more."""
     max_train_steps: int = 6000
     train_batch_size: int = 128
     learning_rate: float = 1.5e-3

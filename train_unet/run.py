@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,31 +27,42 @@ from train_unet.pool import Conditioner
 from train_unet.progress import share_drawn
 from train_unet.train import train_unet
 from train_unet.unet import new_scheduler, new_unet
-from train_unet.vae import train_vae
+from train_unet.vae import refine_decoder, train_vae
 
 
 def get_vae(config: UnetConfig, folder: Path) -> AutoencoderKL:
-    """Load the finished VAE of this run, or train it (resuming) and keep it in `folder`/vae."""
-    finished = folder / "vae"
-    if not (finished / "config.json").exists():
-        with tqdm(total=config.vae_train_steps, desc="VAE") as bar:
+    """Load the finished VAE of this run, or train it (resuming) and keep it: first `vae-first`, with its final decoder
+    `vae`."""
+    shared = {"batch_size": config.vae_train_batch_size, "seed": config.seed}
+    if not (folder / "vae-first").exists():
+        with progress("VAE", config.vae_train_steps) as report:
+            rates = {"steps": config.vae_train_steps, "learning_rate": config.vae_learning_rate}
+            keep(train_vae(folder, **rates, **shared, report=report), folder / "vae-first")
+    if not (folder / "vae").exists():
+        vae = AutoencoderKL.from_pretrained(folder / "vae-first", torch_dtype=torch.float32)
+        with progress("VAE decoder", config.decoder_train_steps) as report:
+            rates = {"steps": config.decoder_train_steps, "learning_rate": config.vae_learning_rate / 2}
+            keep(refine_decoder(vae, folder, **rates, **shared, report=report), folder / "vae")
+    return AutoencoderKL.from_pretrained(folder / "vae", torch_dtype=torch.float32).eval()
 
-            def report(step: int, loss: float) -> None:
-                bar.n = step + 1
-                bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-                bar.refresh() if step % 10 == 9 else None
 
-            vae = train_vae(
-                folder,
-                steps=config.vae_train_steps,
-                batch_size=config.vae_train_batch_size,
-                learning_rate=config.vae_learning_rate,
-                seed=config.seed,
-                report=report,
-            )
-        vae.save_pretrained(folder / "vae.tmp")
-        os.replace(folder / "vae.tmp", finished)
-    return AutoencoderKL.from_pretrained(finished, torch_dtype=torch.float32).eval()
+@contextlib.contextmanager
+def progress(name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
+    """A progress bar as a function of the step and its loss."""
+    with tqdm(total=steps, desc=name) as bar:
+
+        def report(step: int, loss: float) -> None:
+            bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+            bar.update(step + 1 - bar.n)
+
+        yield report
+
+
+def keep(vae: AutoencoderKL, target: Path) -> None:
+    """Write `vae` to `target` in one step."""
+    temporary = target.with_name(target.name + ".tmp")
+    vae.save_pretrained(temporary)
+    os.replace(temporary, target)
 
 
 def run(config: UnetConfig, *, command: list[str]) -> Path:

@@ -21,6 +21,7 @@ from debias_sd.shapes.scene import random_scene
 from train_unet.state import load_state, save_state
 
 LATENT_CHANNELS = 16
+Report = Callable[[int, float], None]
 
 
 def new_vae(seed: int) -> AutoencoderKL:
@@ -60,7 +61,7 @@ def standardise_latents(vae: AutoencoderKL, images: Tensor) -> None:
 
 
 def train_vae(
-    folder: Path, *, steps: int, batch_size: int, learning_rate: float, seed: int, report: Callable[[int, float], None]
+    folder: Path, *, steps: int, batch_size: int, learning_rate: float, seed: int, report: Report
 ) -> AutoencoderKL:
     """Train for `steps` batches of `batch_size` pictures, resuming from `folder`; `report(step, loss)` after each."""
     vae = new_vae(seed)
@@ -84,3 +85,33 @@ def train_vae(
     vae.eval()
     standardise_latents(vae, pictures(10_000_000, 512, seed=seed))
     return vae
+
+
+def refine_decoder(
+    vae: AutoencoderKL, folder: Path, *, steps: int, batch_size: int, learning_rate: float, seed: int, report: Report
+) -> AutoencoderKL:
+    """Train only the decoder for `steps` more batches, on latents without noise, resuming from `folder`.
+
+    As with Stable Diffusion's own ft-MSE autoencoder: pictures get sharper and the latents, which the UNet learns,
+    stay what they are.
+    """
+    vae.requires_grad_(False)
+    trained = torch.nn.ModuleList([vae.post_quant_conv, vae.decoder]).requires_grad_(True)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=learning_rate, weight_decay=0.0, fused=True)
+    parts = {"model": vae, "optimizer": optimizer}
+    for step in range(load_state(folder / "decoder-state.pt", parts), steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(1.0, (step + 1) / 50, (steps - step) / (0.6 * steps))
+        images = pictures(30_000_000 + step * batch_size, batch_size, seed=seed)
+        with torch.no_grad():
+            latents = vae.encode(images).latent_dist.mean
+        error = vae.decode(latents).sample - images
+        loss = error.square().mean() + 0.25 * error.abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimizer.step()
+        report(step, float(loss.detach()))
+        if (step + 1) % 200 == 0:
+            save_state(folder / "decoder-state.pt", step + 1, parts)
+    return vae.eval()
