@@ -109,9 +109,12 @@ def encode_prompt(
     wanted = [_windows(pipe, text, window=window) for text in prompts]
     unwanted = [_windows(pipe, text, window=window) for text in negatives]
     count = max(len(windows) for windows in wanted + unwanted)
+    # An offloaded encoder lies on the CPU between calls: the execution device is where its hooks bring it. Asked for
+    # once, because diffusers walks through all modules for it.
+    place = {"count": count, "window": window, "device": pipe._execution_device}
     return {
-        "prompt_embeds": _encode_windows(pipe, wanted, count=count, window=window),
-        "negative_prompt_embeds": _encode_windows(pipe, unwanted, count=count, window=window),
+        "prompt_embeds": _encode_windows(pipe, wanted, **place),
+        "negative_prompt_embeds": _encode_windows(pipe, unwanted, **place),
     }
 
 
@@ -131,14 +134,15 @@ def _windows(pipe: DiffusionPipeline, text: str, *, window: int) -> list[list[in
 
 
 @torch.no_grad()
-def _encode_windows(pipe: DiffusionPipeline, batch: list[list[list[int]]], *, count: int, window: int) -> torch.Tensor:
+def _encode_windows(
+    pipe: DiffusionPipeline, batch: list[list[list[int]]], *, count: int, window: int, device: torch.device
+) -> torch.Tensor:
     """Return the states of every text's windows, joined; one forward a window number, so that memory stays flat."""
     states = []
     for number in range(count):
         contents = [windows[number] if number < len(windows) else [] for windows in batch]
         ids = torch.tensor([pad_window(pipe.tokenizer, content, window=window) for content in contents])
-        # An offloaded encoder lies on the CPU between calls: the execution device is where its hooks bring it.
-        states.append(pipe.text_encoder(ids.to(pipe._execution_device))[0])
+        states.append(pipe.text_encoder(ids.to(device))[0])
     return torch.cat(states, dim=1).to(pipe.text_encoder.dtype)
 
 
