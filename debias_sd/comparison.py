@@ -17,6 +17,7 @@ from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.scene import Thing
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
+_READS = "tokens that the encoder reads"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ def table_of(comparison: Comparison, *, width: int = 64) -> str:
     """The comparison as plain text: a line for each sentence with its place in tokens and a mark per encoder."""
     titles = [panel.title for panel in comparison.panels]
     columns = [max(11, len(title)) for title in titles]
-    size = min(width, max([8, *(len(sentence.text) for sentence in comparison.sentences)]))
+    size = min(width, max([len(_READS), *(len(sentence.text) for sentence in comparison.sentences)]))
 
     def line(place: str, text: str, cells: list[str]) -> str:
         padded = [cell.ljust(column) for cell, column in zip(cells, columns, strict=True)]
@@ -146,5 +147,5 @@ def table_of(comparison: Comparison, *, width: int = 64) -> str:
         rows.append(line(f"{sentence.first}-{sentence.last}", text, marks))
     totals = ["{} of {}".format(*comparison.total(panel)) for panel in comparison.panels]
     rows += [rows[1], line("", "sentences drawn", totals)]
-    rows.append(line("", "tokens that the encoder reads", [str(panel.window) for panel in comparison.panels]))
+    rows.append(line("", _READS, [str(panel.window) for panel in comparison.panels]))
     return "\n".join(rows)

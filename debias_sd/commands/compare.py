@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             steps=arguments.steps,
             guidance=arguments.guidance_scale,
-            progress=lambda name: (bar.set_postfix_str(name), bar.update(int(name != next(iter(encoders))))),
+            progress=lambda name: (bar.set_postfix_str(name, refresh=False), bar.update(int(name != next(iter(encoders))))),
         )
     say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
     content = io.BytesIO()
