@@ -47,7 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     sources = arguments.encoders or list(EMBEDDED)
     encoders = {name: TextEncoder.load(source) for name, source in short_names(sources).items()}
     base = load_debias_pipeline(arguments.base, "base")
-    with tqdm(total=len(encoders), desc="pictures", delay=3, leave=False) as bar:
+    with tqdm(total=len(encoders) + 1, desc="pictures", delay=3, leave=False) as bar:
+
+        def drawing(name: str) -> None:
+            bar.set_postfix_str(name, refresh=False)
+            bar.update()
+
         comparison = compare_encoders(
             prompt,
             encoders,
@@ -55,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             steps=arguments.steps,
             guidance=arguments.guidance_scale,
-            progress=lambda name: (bar.set_postfix_str(name, refresh=False), bar.update(int(name != next(iter(encoders))))),
+            progress=drawing,
         )
     say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
     content = io.BytesIO()
