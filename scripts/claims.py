@@ -44,7 +44,7 @@ def verdict_of(ours: Spread | None, theirs: Spread | None, *, floor: bool = Fals
 
 def compare(reports: Reports, kind: str, pair: tuple[str, str], pick: Pick) -> tuple[Spread | None, Spread | None]:
     """The values of both recipes of a pair."""
-    groups = reports.of_kind(kind, fine_tuning_seeds=kind == "fidelity")
+    groups = reports.of_kind(kind)
     ours, theirs = (spread_of(values_of(groups.get(recipe, {}), pick)) for recipe in pair)
     return ours, theirs
 
@@ -67,7 +67,7 @@ def unevenness(result: dict) -> float | None:
 
 def paired_interval(reports: Reports, pair: tuple[str, str]) -> str:
     """95 % bootstrap interval over prompts of the difference in late-detail scores, seeds pooled."""
-    groups = reports.of_kind("fidelity", fine_tuning_seeds=True)
+    groups = reports.of_kind("fidelity")
     counts = []
     for recipe in pair:
         results = [result for many in groups.get(recipe, {}).values() for result in many]

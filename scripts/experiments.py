@@ -1,11 +1,11 @@
 """Train the encoders that `docs/results.md` compares and measure each: `make results`.
 
-    python scripts/experiments.py [--seeds 0 1 2] [--runs runs] [--reports results] [--jobs 2]
+    python scripts/experiments.py [--seed 0] [--runs runs] [--reports results] [--jobs 2]
 
-For each seed: the base, then from it both recipes with each weight of the short caption (0.1, the paper's, and 0.5,
-Long-CLIP's equal parts). For the pictures, which need the one base that the UNet was trained on (seed 0), two more
-fine-tuning seeds of each recipe. Every step resumes, and is skipped when its report is there; reports are JSON files
-that `scripts/results.py` turns into `docs/results.md`.
+Three bases, and from the first of them (the one that the UNet was trained on, so that pictures can be compared) three
+fine-tunings of each recipe with each weight of the short caption: 0.1, the paper's, and 0.5, Long-CLIP's equal parts.
+`free` variants leave out the term that keeps the encoder close to the base. Every step resumes, and is skipped when its
+report is there; reports are JSON files that `scripts/results.py` turns into `docs/results.md`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from pathlib import Path
 from weights import training_environment
 
 ROOT = Path(__file__).resolve().parents[1]
-VARIANTS = {  # name -> (recipe, weight of the short caption)
-    "long-clip-l0.5": ("long-clip", 0.5),
-    "long-clip-l0.1": ("long-clip", 0.1),
-    "debias-l0.1": ("debias", 0.1),
-    "debias-l0.5": ("debias", 0.5),
+VARIANTS = {  # name -> (recipe, weight of the short caption, weight of the stay-close term)
+    "long-clip-l0.5": ("long-clip", 0.5, 1.0),
+    "debias-l0.1": ("debias", 0.1, 1.0),
+    "long-clip-l0.1": ("long-clip", 0.1, 1.0),
+    "debias-l0.5": ("debias", 0.5, 1.0),
+    "long-clip-free-l0.5": ("long-clip", 0.5, 0.0),
+    "debias-free-l0.1": ("debias", 0.1, 0.0),
 }
 SHIPPED = {"long-clip-l0.5": "long-clip", "debias-l0.1": "debias"}  # the folders that `make weights` makes
-FINE_TUNING_SEEDS = (1, 2)
+REPEATS = 3  # bases, and fine-tunings of each variant but the free ones, which have one
+# A thousand scenes would double the time and change no verdict: the spread over seeds is what limits them.
+RETRIEVAL_COUNT = 400
+PICTURED = ("long-clip-l0.5", "debias-l0.1", "long-clip-free-l0.5", "debias-free-l0.1")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Encoder:
     base: Path | None
     recipe: str
     short_weight: float | None
+    stay_close_weight: float | None
     seed: int
 
     def train_command(self) -> list[str]:
@@ -47,27 +53,30 @@ class Encoder:
         command += ["--seed", str(self.seed), "--resume_from_checkpoint", "latest"]
         if self.base is not None:
             command += ["--pretrained_model_name_or_path", str(self.base), "--short_weight", str(self.short_weight)]
+            command += ["--stay_close_weight", str(self.stay_close_weight)]
         return command
 
 
-def encoders_of_seed(seed: int, runs: Path) -> list[Encoder]:
-    """The base of a seed first, then what is fine-tuned from it."""
-    base = runs / f"s{seed}" / "base"
-    found = [Encoder(f"base-s{seed}", base, None, "base", None, seed)]
-    for variant, (recipe, weight) in VARIANTS.items():
-        folder = runs / f"s{seed}" / SHIPPED.get(variant, variant)
-        found.append(Encoder(f"{variant}-s{seed}", folder, base, recipe, weight, seed))
-    return found
+def bases(seed: int, runs: Path) -> list[Encoder]:
+    """The base of `seed`, on which everything else is built, and those of the next seeds."""
+    seeds = range(seed, seed + REPEATS)
+    return [Encoder(f"base-s{s}", runs / f"s{s}" / "base", None, "base", None, None, s) for s in seeds]
 
 
-def fine_tuning_seeds(runs: Path) -> list[Encoder]:
-    """Both shipped recipes from the base of seed 0 with other fine-tuning seeds, for the pictures."""
-    base = runs / "s0" / "base"
-    return [
-        Encoder(f"{variant}-f{seed}", runs / "s0" / f"{variant}-f{seed}", base, *VARIANTS[variant], seed)
-        for seed in FINE_TUNING_SEEDS
-        for variant in SHIPPED
-    ]
+def fine_tuned(seed: int, runs: Path) -> list[Encoder]:
+    """All variants from the base of `seed`: first with that seed (`-s0`), then with other fine-tuning seeds (`-f1`); shipped ones first."""
+    folder, found = runs / f"s{seed}", []
+    for number in range(seed, seed + REPEATS):
+        for variant, settings in VARIANTS.items():
+            if number != seed and "free" in variant:
+                continue
+            if number == seed:
+                name, place = f"{variant}-s{seed}", folder / SHIPPED.get(variant, variant)
+            else:
+                name = f"{variant}-f{number}"
+                place = folder / name
+            found.append(Encoder(name, place, folder / "base", *settings, number))
+    return sorted(found, key=lambda encoder: encoder.name.rsplit("-", 1)[0] not in SHIPPED)
 
 
 def call(arguments: list[str], log: Path) -> None:
@@ -93,45 +102,45 @@ def train_and_measure(encoder: Encoder, reports: Path) -> None:
         call(encoder.train_command(), log)
     for kind in ("retrieval", "attention"):
         report = reports / f"{kind}-{encoder.name}.json"
+        count = ["--count", str(RETRIEVAL_COUNT)] if kind == "retrieval" else []
         if not report.exists():
-            call(evaluate_command(kind, [encoder], report), log)
+            call([*evaluate_command(kind, encoder, report), *count], log)
     print(f"{encoder.name}: done", flush=True)
 
 
-def evaluate_command(kind: str, encoders: list[Encoder], report: Path) -> list[str]:
-    named = [f"{encoder.name}={encoder.folder}" for encoder in encoders]
-    return ["-m", "debias_sd", "evaluate", kind, "--encoder", *named, "--out", str(report)]
+def evaluate_command(kind: str, encoder: Encoder, report: Path) -> list[str]:
+    named = f"{encoder.name}={encoder.folder}"
+    return ["-m", "debias_sd", "evaluate", kind, "--encoder", named, "--out", str(report)]
 
 
-def measure_pictures(runs: Path, reports: Path) -> None:
-    """Late-detail scores of all encoders that start from the base of seed 0, in the UNet of that base."""
-    base = runs / "s0" / "stable-diffusion" / "pipeline"
-    shipped = [e for e in encoders_of_seed(0, runs) if e.name in {f"{v}-s0" for v in SHIPPED}]
-    for encoder in [*shipped, *fine_tuning_seeds(runs)]:
+def measure_pictures(encoders: list[Encoder], pipeline: Path, reports: Path, log: Path) -> None:
+    """Late-detail scores of encoders in the one UNet, which was trained on the first base and never adapted."""
+    for encoder in encoders:
         report = reports / f"fidelity-{encoder.name}.json"
         if not report.exists():
-            arguments = [*evaluate_command("fidelity", [encoder], report), "--base", str(base)]
-            call(arguments, runs / "fidelity.log")
+            call([*evaluate_command("fidelity", encoder, report), "--base", str(pipeline)], log)
         print(f"pictures of {encoder.name}: done", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seed", type=int, default=0, help="of the first base; `make weights` makes that of 0")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--reports", type=Path, default=Path("results"))
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side, one thread each")
     options = parser.parse_args()
     runs, reports = options.runs.absolute(), options.reports.absolute()
     reports.mkdir(parents=True, exist_ok=True)
-    groups = [encoders_of_seed(seed, runs) for seed in options.seeds]
+    first, *others = bases(options.seed, runs)
+    train_and_measure(first, reports)
+    tuned = fine_tuned(options.seed, runs)
     with ThreadPoolExecutor(options.jobs) as pool:
-        for bases_first in ([group[0] for group in groups], [e for group in groups for e in group[1:]]):
-            more = fine_tuning_seeds(runs) if bases_first[0].base is not None and 0 in options.seeds else []
-            for done in pool.map(lambda encoder: train_and_measure(encoder, reports), [*bases_first, *more]):
-                assert done is None
-    if 0 in options.seeds:
-        measure_pictures(runs, reports)
+        list(pool.map(lambda encoder: train_and_measure(encoder, reports), [*tuned, *others]))
+    pipeline = runs / f"s{options.seed}" / "stable-diffusion" / "pipeline"
+    if not pipeline.exists():
+        raise SystemExit(f"experiments: no pipeline at {pipeline}; run scripts/weights.py --seed {options.seed} first.")
+    pictured = [encoder for encoder in tuned if encoder.name.rsplit("-", 1)[0] in PICTURED]
+    measure_pictures([first, *pictured], pipeline, reports, runs / "fidelity.log")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def _curves(by_seed: dict[str, list[dict[str, Any]]], *path: str) -> np.ndarray:
 
 def plot_attention(reports: Reports, path: Path, *, at_least: float = 0.25) -> Path | None:
     """Mean attention from the end token by position, over positions that a quarter of the captions reach."""
-    groups = reports.of_kind("attention", fine_tuning_seeds=False)
+    groups = reports.of_kind("attention")
     if not groups:
         return None
     figure, axes = _figure("token position", "mean attention from the end token")
@@ -75,7 +75,7 @@ def plot_attention(reports: Reports, path: Path, *, at_least: float = 0.25) -> P
 
 def plot_places(reports: Reports, path: Path) -> Path | None:
     """Share of things drawn by the sentence that names them (things that the summary names as well left out)."""
-    groups = reports.of_kind("fidelity", fine_tuning_seeds=True)
+    groups = reports.of_kind("fidelity")
     if not groups:
         return None
     figure, axes = _figure("sentence (S: the summary, then details in order)", "things drawn, %")
@@ -98,7 +98,7 @@ def plot_places(reports: Reports, path: Path) -> Path | None:
 
 def plot_probes(reports: Reports, path: Path) -> Path | None:
     """R@1, text to image, under Keep, Move and Remove, with the spread over training seeds."""
-    groups = reports.of_kind("retrieval", fine_tuning_seeds=False)
+    groups = reports.of_kind("retrieval")
     if not groups:
         return None
     figure, axes = _figure("", "R@1, text to image, %")

@@ -56,19 +56,15 @@ class Reports:
             raise ValueError(f"folder {folder} holds no reports; make them with `debias-sd evaluate`.")
         return cls(tuple(Source(path, Report.read(path)) for path in paths))
 
-    def of_kind(self, kind: str, *, fine_tuning_seeds: bool) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Recipe -> training seed -> results (one for each evaluation seed).
-
-        `-f` seeds, which share a base, join only with `fine_tuning_seeds`: their spread is another, smaller thing.
-        """
+    def of_kind(self, kind: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
+        """Recipe -> training seed -> results (one for each evaluation seed)."""
         found: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for source in self.sources:
             if source.report.kind != kind:
                 continue
             for name, result in source.report.encoders.items():
                 recipe, seed = split_name(name)
-                if fine_tuning_seeds or not (seed or "").startswith("f"):
-                    found.setdefault(recipe, {}).setdefault(seed or "", []).append(result)
+                found.setdefault(recipe, {}).setdefault(seed or "", []).append(result)
         return {recipe: found[recipe] for recipe in sorted(found, key=_rank)}
 
 

@@ -3,8 +3,8 @@
     python scripts/results.py [--reports results] [--docs docs]
 
 Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). An encoder's name in a report is
-`<recipe>-s<training seed>`, or `-f<seed>` where only the fine-tuning has another seed (pictures only). Values are means
-± sample standard deviations over training seeds.
+`<recipe>-s<seed>`, or `-f<seed>` where only the fine-tuning has another seed and the base is that of the first. Values
+are means ± sample standard deviations over both kinds of seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def table(groups: dict, columns: dict[str, Pick], *, seeds: bool = True) -> list
 
 
 def retrieval_section(reports: Reports, docs: Path) -> list[str]:
-    groups = reports.of_kind("retrieval", fine_tuning_seeds=False)
+    groups = reports.of_kind("retrieval")
     if not groups:
         return []
     lines = [
@@ -85,7 +85,7 @@ def retrieval_section(reports: Reports, docs: Path) -> list[str]:
 
 
 def attention_section(reports: Reports, docs: Path) -> list[str]:
-    groups = reports.of_kind("attention", fine_tuning_seeds=False)
+    groups = reports.of_kind("attention")
     if not groups:
         return []
     lines = ["## Attention from the end token", ""]
@@ -111,7 +111,7 @@ def _times(pick: Pick, factor: float) -> Pick:
 
 
 def fidelity_section(reports: Reports, docs: Path) -> list[str]:
-    groups = reports.of_kind("fidelity", fine_tuning_seeds=True)
+    groups = reports.of_kind("fidelity")
     if not groups:
         return []
     lines = [
@@ -188,7 +188,10 @@ def write_results(reports: Reports, docs: Path) -> Path:
         "",
         "Written by `python scripts/results.py` from JSON reports; do not edit. Means ± sample standard",
     ]
-    lines += ["deviations over training seeds. `make results` trains and measures everything again.", ""]
+    lines += [
+        "deviations over training seeds: CLIP rows over bases trained from nothing, the others over fine-tunings of the"
+    ]
+    lines += ["first base (the UNet was trained on that one). `make results` trains and measures everything again.", ""]
     lines += claims_section(reports)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)

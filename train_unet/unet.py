@@ -44,6 +44,7 @@ def new_scheduler() -> DDIMScheduler:
         clip_sample=False,
         set_alpha_to_one=True,
         timestep_spacing="trailing",
+        steps_offset=1,  # without effect on trailing steps; Stable Diffusion pipelines ask for it
     )
 
 
