@@ -64,7 +64,10 @@ def bases(seed: int, runs: Path) -> list[Encoder]:
 
 
 def fine_tuned(seed: int, runs: Path) -> list[Encoder]:
-    """All variants from the base of `seed`: first with that seed (`-s0`), then with other fine-tuning seeds (`-f1`); shipped ones first."""
+    """All variants from the base of `seed`, with that seed (`-s0`) and other fine-tuning seeds (`-f1`).
+
+    Those that ship come first.
+    """
     folder, found = runs / f"s{seed}", []
     for number in range(seed, seed + REPEATS):
         for variant, settings in VARIANTS.items():
