@@ -73,6 +73,12 @@ def test_resumed_run_equals_the_uninterrupted_one(base, tmp_path):
     assert [row["step"] for row in rows[1]] == [1, 2, 3, 4, 5, 6]
 
 
+def test_data_workers_change_nothing(base, tmp_path):
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base)}
+    plain = train_tiny(tmp_path / "plain", **settings)
+    assert same(weights(plain), weights(train_tiny(tmp_path / "workers", **settings, dataloader_num_workers=1)))
+
+
 def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path, capsys):
     train_tiny(tmp_path / "run", max_train_steps=2, resume_from_checkpoint="latest")
     assert "no checkpoint in" in capsys.readouterr().out

@@ -1,6 +1,13 @@
 """Train an encoder: `accelerate launch -m train_encoder --config train_encoder/configs/shapes_debias.yaml`.
 
-`python -m train_encoder` does the same with one process. Exit code 2 and one sentence for what the user can mend.
+`python -m train_encoder` does the same with one process. Several processes, with or without GPUs:
+
+    accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no \\
+        -m train_encoder --config FILE.yaml --expect_processes 2
+
+(`accelerate launch --cpu --num_processes 2` starts one, without a word of its own.) The pairs of all processes are one
+contrastive batch: 2 processes of 64 pairs train what 1 of 128 does. Exit code 2 and one
+sentence for what the user can mend.
 """
 
 from __future__ import annotations

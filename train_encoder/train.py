@@ -147,7 +147,10 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     loss, parts = compute_loss(run, batch)
-    row = {"loss": loss.item()} | {name: part.item() for name, part in parts.items()}
+    named = {"loss": loss} | parts
+    # The mean over processes: supervision terms are means over their own pairs, and all must stop at the same step.
+    means = run.accelerator.reduce(torch.stack([value.detach().float() for value in named.values()]), reduction="mean")
+    row = dict(zip(named, means.tolist(), strict=True))
     if not math.isfinite(row["loss"]):
         raise FloatingPointError(
             f"the loss of step {run.step + 1} is {row['loss']} ({json.dumps(row)}); "
