@@ -32,6 +32,7 @@ SHIPPED = {"long-clip-l0.5": "long-clip", "debias-l0.1": "debias"}  # the folder
 REPEATS = 3  # bases, and fine-tunings of each variant but the free ones, which have one
 # A thousand scenes would double the time and change no verdict: the spread over seeds is what limits them.
 RETRIEVAL_COUNT = 400
+SAMPLING = ("--steps", "25", "--guidance-scale", "3")  # what the embedded pipeline is used with
 PICTURED = ("long-clip-l0.5", "debias-l0.1", "long-clip-free-l0.5", "debias-free-l0.1")
 
 
@@ -121,7 +122,7 @@ def measure_pictures(encoders: list[Encoder], pipeline: Path, reports: Path, log
     for encoder in encoders:
         report = reports / f"fidelity-{encoder.name}.json"
         if not report.exists():
-            call([*evaluate_command("fidelity", encoder, report), "--base", str(pipeline)], log)
+            call([*evaluate_command("fidelity", encoder, report), "--base", str(pipeline), *SAMPLING], log)
         print(f"pictures of {encoder.name}: done", flush=True)
 
 

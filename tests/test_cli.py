@@ -119,7 +119,7 @@ def test_tokens_as_json(models, capsys):
         (("--out", "/proc/cat.png"), "output folder /proc cannot be written"),
         (("--steps", "0"), "--steps is 0"),
         (("--seed", "-1"), "--seed is -1"),
-        (("--scale", "0"), "--scale 0"),
+        (("--scale", "0"), "--scale is 0"),
         (("--window", "300"), "window is 300, this text encoder reads 3 to 248"),
         (("--device", "warp"), "device warp is not available here"),
         (("--device", "meta"), "device meta computes nothing"),

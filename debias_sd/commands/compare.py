@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
+from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say
 
 HELP = "draw one prompt with several encoders and mark what each one drew"
@@ -22,8 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion 1.x pipeline (default: the embedded one)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same pictures (default: 0)")
-    parser.add_argument("--steps", type=int, default=25, help="denoising steps (default: 25)")
-    parser.add_argument("--guidance-scale", type=float, default=3.0, metavar="SCALE", help="default: 3")
+    add_sampling_arguments(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("compare.png"), metavar="FILE.png", help="default: compare.png"
     )
@@ -80,8 +80,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     out = Path(arguments.out).expanduser()
     if out.suffix.lower() != ".png":
         raise ValueError(f"output {out} does not end in .png; the comparison is one PNG picture.")
-    if arguments.steps < 1:
-        raise ValueError(f"--steps is {arguments.steps}, it must be 1 or more.")
+    settle_sampling(arguments)
     if not 0 <= arguments.seed < 2**63:
         raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
     check_writable(out)

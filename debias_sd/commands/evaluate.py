@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+
 KINDS = ("retrieval", "attention", "fidelity")
 HELP = "measure encoders on held-out scenes and write a JSON report"
 
@@ -25,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the held-out set (default 0)")
     parser.add_argument("--count", type=int, help="captions or prompts to measure (default: the published number)")
     parser.add_argument("--base", help="fidelity: pipeline folder (default: the embedded one)")
-    parser.add_argument("--steps", type=int, default=25, help="fidelity: denoising steps (default 25)")
-    parser.add_argument("--guidance-scale", type=float, default=3.0, help="fidelity: default 3")
+    add_sampling_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     encoders = parse_encoders(arguments.encoder)
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
+    settle_sampling(arguments)
     check_writable(arguments.out)
     quiet_loading()
     started = time.perf_counter()

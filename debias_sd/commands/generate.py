@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
+from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--window", type=int, metavar="TOKENS", help="tokens read at a time (default: all it can)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same picture (default: 0)")
-    parser.add_argument("--steps", type=int, default=30, help="denoising steps (default: 30)")
-    parser.add_argument("--guidance-scale", type=float, default=7.5, metavar="SCALE", help="default: 7.5")
+    add_sampling_arguments(parser)
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda, else float32")
     parser.add_argument("--scale", type=int, metavar="N", help="enlarge N times by repeating pixels (default: 1; the "
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the picture; ValueError for every fault of the user's, before anything is written."""
     prompt = read_prompt(arguments)
+    settle_sampling(arguments)
     out = _checked_output(arguments)
     from debias_sd.encoder import TextEncoder
     from debias_sd.pipeline import encode_prompt, hide_loading_bars, load_debias_pipeline
@@ -94,8 +95,8 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
         tempfile.TemporaryFile(dir=out.parent).close()  # permission bits say nothing to root or of a read-only disk
     except OSError as error:
         raise ValueError(f"output folder {out.parent} cannot be written ({error.strerror}); give another.") from error
-    if arguments.steps < 1 or (arguments.scale is not None and arguments.scale < 1):
-        raise ValueError(f"--steps is {arguments.steps} and --scale {arguments.scale}; both must be 1 or more.")
+    if arguments.scale is not None and arguments.scale < 1:
+        raise ValueError(f"--scale is {arguments.scale}, it must be 1 or more.")
     if not 0 <= arguments.seed < 2**63:
         raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
     return out
