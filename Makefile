@@ -2,6 +2,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+# Test processes side by side, one thread each.
+WORKERS ?= 2
 BIN := $(VENV)/bin
 # Written last, so that an interrupted installation is taken up again.
 INSTALLED := $(VENV)/.installed
@@ -23,10 +25,10 @@ demo: $(INSTALLED) ## one prompt, three encoders, one seed: prints the table, wr
 	@$(BIN)/python -m debias_sd.demo
 
 test: $(INSTALLED) ## the default tests: no network, no GPU
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(INSTALLED) ## the slow tests too
-	@$(BIN)/python -m pytest -m ""
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m ""
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check .
