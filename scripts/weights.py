@@ -3,8 +3,9 @@
     python scripts/weights.py [--quick] [--seed 0] [--runs runs] [--no-install]
 
 Two jobs run at a time, one thread each: the base encoder beside the VAE, then the two recipes beside the UNet.
-Everything resumes where it stopped, so the command can be killed and called again. Finished models are copied to
-`debias_sd/weights` in float16 with their provenance; `--quick` leaves them in its own folder and checks that they load.
+Everything resumes where it stopped and what is finished is skipped, so the command can be killed and called again.
+Finished models are copied to `debias_sd/weights` in float16 with their provenance; `--quick` leaves them in its own
+folder and checks that they load.
 """
 
 from __future__ import annotations
@@ -21,22 +22,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "debias_sd" / "weights"
 RECIPES = ("long-clip", "debias")
-QUICK_ENCODER = ("--max_train_steps", "12", "--lr_warmup_steps", "2", "--train_batch_size", "16")
-QUICK_UNET = (
-    *(
-        "--vae_train_steps",
-        "8",
-        "--decoder_train_steps",
-        "4",
-        "--vae_train_batch_size",
-        "4",
-        "--max_train_steps",
-        "8",
-        "--train_batch_size",
-        "8",
-    ),
-    *("--lr_warmup_steps", "2", "--scenes_per_count", "4", "--checkpointing_steps", "4"),
-)
+QUICK_ENCODER = ["--max_train_steps=4", "--lr_warmup_steps=1", "--train_batch_size=8", "--components=4"]
+QUICK_UNET = {
+    "vae_train_steps": 4,
+    "decoder_train_steps": 2,
+    "vae_train_batch_size": 4,
+    "max_train_steps": 4,
+    "train_batch_size": 4,
+    "lr_warmup_steps": 2,
+    "scenes_per_count": 4,
+    "checkpointing_steps": 4,
+    "validation_prompts": 1,
+}
+
+
+def inside_root(path: Path) -> Path:
+    """`path` as seen from this checkout, where all commands run: relative if inside, for provenance to be read."""
+    path = path.resolve()
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
+def missing(commands: dict[Path, list[str]]) -> list[list[str]]:
+    """The commands whose result, a finished folder, is not there yet."""
+    for result in commands:
+        if (ROOT / result).exists():
+            print(f"{result} is there; delete it to make it again", flush=True)
+    return [command for result, command in commands.items() if not (ROOT / result).exists()]
 
 
 def encoder_command(name: str, folder: Path, *, seed: int, quick: bool) -> list[str]:
@@ -54,7 +65,8 @@ def unet_command(folder: Path, *, seed: int, quick: bool, vae_only: bool) -> lis
     command = [sys.executable, "-m", "train_unet", "--config", "train_unet/configs/shapes.yaml", "--seed", str(seed)]
     command += ["--text_encoder", str(folder / "base"), "--output_dir", str(folder / "stable-diffusion")]
     command += ["--vae_only", "true"] if vae_only else []
-    return [*command, *QUICK_UNET] if quick else command
+    options = [part for name, value in QUICK_UNET.items() for part in (f"--{name}", str(value))]
+    return [*command, *options] if quick else command
 
 
 def training_environment() -> dict[str, str]:
@@ -106,10 +118,8 @@ def install_encoder(source: Path, target: Path) -> None:
         part["dtype"] = str(torch.float16).removeprefix("torch.")
     (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     facts = json.loads((source / "provenance.json").read_text())
-    facts["installed"] = {
-        "dtype": "float16",
-        "sha256": hashlib.sha256((temporary / "model.safetensors").read_bytes()).hexdigest(),
-    }
+    digest = hashlib.sha256((temporary / "model.safetensors").read_bytes()).hexdigest()
+    facts |= {"dtype": "float16", "sha256": {"model.safetensors": digest}, "sha256_as_trained": facts["sha256"]}
     (temporary / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
@@ -145,17 +155,15 @@ def main() -> None:
     parser.add_argument("--runs", default="runs", help="folder for states and logs")
     parser.add_argument("--no-install", action="store_true", help="leave debias_sd/weights as it is")
     options = parser.parse_args()
-    folder = (Path(options.runs) / ("quick" if options.quick else f"s{options.seed}")).absolute()
+    folder = inside_root(Path(options.runs)) / ("quick" if options.quick else f"s{options.seed}")
     shared = {"seed": options.seed, "quick": options.quick}
-    run_together(
-        [[encoder_command("base", folder, **shared)], [unet_command(folder, **shared, vae_only=True)]],
-    )
-    run_together(
-        [
-            [encoder_command(name, folder, **shared) for name in RECIPES],
-            [unet_command(folder, **shared, vae_only=False)],
-        ],
-    )
+    encoders = {folder / name / "provenance.json": encoder_command(name, folder, **shared) for name in RECIPES}
+    base = {folder / "base" / "provenance.json": encoder_command("base", folder, **shared)}
+    vae = {folder / "stable-diffusion" / "vae": unet_command(folder, **shared, vae_only=True)}
+    unet = {folder / "stable-diffusion" / "pipeline": unet_command(folder, **shared, vae_only=False)}
+    run_together([missing(base), missing(vae)])
+    run_together([missing(encoders), missing(unet)])
+    folder = ROOT / folder
     weights = folder / "weights" if options.quick or options.no_install else WEIGHTS
     install(folder, weights)
     check(weights)

@@ -12,11 +12,15 @@ import sys
 
 def parse_arguments(arguments: list[str]) -> tuple[str | None, dict[str, str]]:
     """Split the command line into the config file and `--key value` overrides."""
-    parser = argparse.ArgumentParser(prog="python -m train_unet", description=__doc__.splitlines()[0])
-    parser.add_argument("--config", help="YAML file, e.g. train_unet/configs/shapes.yaml")
-    parser.add_argument("overrides", nargs=argparse.REMAINDER, help="--key value pairs that replace the file's")
+    parser = argparse.ArgumentParser(
+        prog="python -m train_unet",
+        usage="%(prog)s [--config FILE] [--key value ...]",
+        description=__doc__.splitlines()[0],
+        epilog="Every setting in train_unet/config.py is a --key; what stands here replaces the file's value.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", help="YAML file, e.g. train_unet/configs/shapes.yaml", metavar="FILE")
     known, rest = parser.parse_known_args(arguments)
-    rest = [*rest, *known.overrides]
     if len(rest) % 2 or any(not key.startswith("--") for key in rest[::2]):
         raise ValueError(f"settings come as --key value pairs, found {' '.join(rest)}.")
     return known.config, {key[2:].replace("-", "_"): value for key, value in zip(rest[::2], rest[1::2], strict=True)}
@@ -27,9 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         path, overrides = parse_arguments(arguments)
         from train_unet.config import load_config
-        from train_unet.run import run
 
-        folder = run(load_config(path, overrides), command=["python", "-m", "train_unet", *arguments])
+        config = load_config(path, overrides)
+        from train_unet.run import run  # takes seconds: a wrong setting is told before
+
+        folder = run(config, command=["python", "-m", "train_unet", *arguments])
     except ValueError as error:
         print(f"train_unet: {error}", file=sys.stderr)
         return 2

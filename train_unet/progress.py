@@ -37,7 +37,7 @@ def sample_latents(unet: nn.Module, states: Tensor, empty: Tensor, *, seed: int)
 
 
 @torch.no_grad()
-def share_drawn(unet: nn.Module, vae: AutoencoderKL, conditioner, *, prompts: int = 24) -> dict[str, float]:
+def share_drawn(unet: nn.Module, vae: AutoencoderKL, conditioner, *, prompts: int) -> dict[str, float]:
     """Share of named things drawn, by number of things, on `prompts` held-out scenes each (captions of 77 tokens)."""
     shares = {}
     for count in COUNTS:
@@ -54,6 +54,7 @@ def share_drawn(unet: nn.Module, vae: AutoencoderKL, conditioner, *, prompts: in
 
 def log_line(folder: Path, config, step: int, loss: float, conditioner, vae, unet: nn.Module) -> None:
     """Append one JSON line to `log.jsonl` in the run's folder."""
-    line = {"step": step, "loss": round(loss, 5), "drawn": share_drawn(unet, vae, conditioner), "time": time.time()}
+    drawn = share_drawn(unet, vae, conditioner, prompts=config.validation_prompts)
+    line = {"step": step, "loss": round(loss, 5), "drawn": drawn, "time": time.time()}
     with (folder / "log.jsonl").open("a") as log:
         log.write(json.dumps(line) + "\n")

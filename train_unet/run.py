@@ -98,7 +98,8 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    metrics = {"loss": round(loss, 5), "share_drawn_by_number_of_things": share_drawn(unet, vae, conditioner)}
+    drawn = share_drawn(unet, vae, conditioner, prompts=config.validation_prompts)
+    metrics = {"loss": None if loss is None else round(loss, 5), "share_drawn_by_number_of_things": drawn}
     return save_pipeline(pipeline, folder / "pipeline", provenance(config, command, metrics))
 
 

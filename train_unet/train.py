@@ -75,8 +75,11 @@ def denoising_loss(unet, scheduler, latents: Tensor, states: Tensor, generator: 
 
 def train_unet(
     config: UnetConfig, conditioner: Conditioner, vae: AutoencoderKL, unet: UNet2DConditionModel, folder: Path
-) -> tuple[UNet2DConditionModel, float]:
-    """Train `unet`, resuming from `folder`; return the averaged UNet and the mean loss of the last 100 steps."""
+) -> tuple[UNet2DConditionModel, float | None]:
+    """Train `unet`, resuming from `folder`; return the averaged UNet and the mean loss of the last 100 steps.
+
+    The loss is None when every step had been made before.
+    """
     pool = make_pool(config, vae, conditioner, folder / "pool.safetensors")
     scheduler = new_scheduler()
     # At these sizes the plain processor's bf16 backward is far quicker than scaled_dot_product_attention's on a CPU.
@@ -110,4 +113,4 @@ def train_unet(
             save_state(state, step + 1, parts)
             log_line(folder, config, step + 1, sum(recent) / len(recent), conditioner, vae, average.model)
     average.model.set_attn_processor(AttnProcessor2_0())
-    return average.model.eval(), sum(recent) / max(len(recent), 1)
+    return average.model.eval(), sum(recent) / len(recent) if recent else None

@@ -21,6 +21,7 @@ from debias_sd.shapes.scene import random_scene
 from train_unet.state import load_state, save_state
 
 LATENT_CHANNELS = 16
+VAE_SAVE_STEPS, DECODER_SAVE_STEPS = 500, 200
 Report = Callable[[int, float], None]
 
 
@@ -80,7 +81,7 @@ def train_vae(
         torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
         optimizer.step()
         report(step, float(loss.detach()))
-        if (step + 1) % 500 == 0:
+        if (step + 1) % VAE_SAVE_STEPS == 0:
             save_state(folder / "vae-state.pt", step + 1, {"model": vae, "optimizer": optimizer})
     vae.eval()
     standardise_latents(vae, pictures(10_000_000, 512, seed=seed))
@@ -112,6 +113,6 @@ def refine_decoder(
         torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
         optimizer.step()
         report(step, float(loss.detach()))
-        if (step + 1) % 200 == 0:
+        if (step + 1) % DECODER_SAVE_STEPS == 0:
             save_state(folder / "decoder-state.pt", step + 1, parts)
     return vae.eval()
