@@ -96,7 +96,6 @@ def arguments(folder, base, **settings):
     return [part for name, value in (values | settings).items() for part in (f"--{name}", str(value))]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_run_writes_a_stock_pipeline_folder_that_says_where_it_comes_from(base, tmp_path, capsys):
     command = arguments(tmp_path / "run", base)
     assert main(command) == 0
