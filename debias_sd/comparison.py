@@ -107,7 +107,7 @@ def compare_encoders(
     base: DiffusionPipeline,
     seed: int = 0,
     steps: int = 25,
-    guidance: float = 3.0,
+    guidance: float = 2.0,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.

@@ -160,7 +160,7 @@ def evaluate_fidelity(
     *,
     seed: int,
     steps: int = 25,
-    guidance: float = 3.0,
+    guidance: float = 2.0,
     batch: int = 25,
     progress: Progress = lambda done: None,
 ) -> dict[str, Any]:

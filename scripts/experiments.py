@@ -32,7 +32,7 @@ SHIPPED = {"long-clip-l0.5": "long-clip", "debias-l0.1": "debias"}  # the folder
 REPEATS = 3  # bases, and fine-tunings of each variant but the free ones, which have one
 # A thousand scenes would double the time and change no verdict: the spread over seeds is what limits them.
 RETRIEVAL_COUNT = 400
-SAMPLING = ("--steps", "25", "--guidance-scale", "3")  # what the embedded pipeline is used with
+SAMPLING = ("--steps", "25", "--guidance-scale", "2")  # what the embedded pipeline is used with
 PICTURED = ("long-clip-l0.5", "debias-l0.1", "long-clip-free-l0.5", "debias-free-l0.1")
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-EMBEDDED = {"steps": 25, "guidance_scale": 3.0}  # its results are measured with these
+EMBEDDED = {"steps": 25, "guidance_scale": 2.0}  # its results are measured with these
 REAL = {"steps": 30, "guidance_scale": 7.5}  # what Stable Diffusion 1.x is used with
 
 
