@@ -23,7 +23,7 @@ from debias_sd.heldout import prompt_set
 from debias_sd.report import installed_versions, write_atomically
 
 GOALS = {"picture_seconds": 3.0, "peak_mb": 1500.0, "compare_seconds": 10.0}
-STEPS, GUIDANCE = 25, 5.0
+STEPS, GUIDANCE = 25, 2.0
 EMBEDDED = ("base", "long-clip", "debias")
 # ru_maxrss counts bytes on macOS and kilobytes elsewhere.
 PEAK_UNITS_PER_MB = 1e6 if sys.platform == "darwin" else 1e6 / 1024
