@@ -44,8 +44,9 @@ results: $(INSTALLED) ## train and measure what docs/results.md compares, then w
 	@$(BIN)/python scripts/experiments.py
 	@$(BIN)/python scripts/results.py
 
-benchmark: $(INSTALLED) ## speed of prompt encoding against the bare encoder
+benchmark: $(INSTALLED) ## speed of prompt encoding against the bare encoder, and of a picture
 	@$(BIN)/python benchmarks/encode.py
+	@$(BIN)/python benchmarks/generate.py
 
 clean: ## remove .venv and what the commands leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache demo.png

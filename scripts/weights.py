@@ -99,7 +99,6 @@ def run_together(jobs: list[list[list[str]]]) -> None:
 
 def install_encoder(source: Path, target: Path) -> None:
     """Copy an encoder folder in float16, with its provenance brought up to date; replace an older one when complete."""
-    import torch
     from safetensors.torch import load_file, save_file
 
     temporary = target.with_name(target.name + ".tmp")
@@ -115,7 +114,7 @@ def install_encoder(source: Path, target: Path) -> None:
     save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((temporary / "config.json").read_text())
     for part in (config, config["text_config"], config["vision_config"]):
-        part["dtype"] = str(torch.float16).removeprefix("torch.")
+        part["dtype"] = "float32"  # what transformers loads the float16 file in when nobody says otherwise
     (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     facts = json.loads((source / "provenance.json").read_text())
     digest = hashlib.sha256((temporary / "model.safetensors").read_bytes()).hexdigest()

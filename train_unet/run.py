@@ -121,11 +121,22 @@ def provenance(config: UnetConfig, command: list[str], metrics: dict[str, Any]) 
     }
 
 
+def load_in_float32(config: Path) -> None:
+    """Have transformers load the float16 weights beside `config` in float32, as diffusers does with the other parts.
+
+    Its default is the dtype that the config names; with float16 there, a pipeline that is loaded without a dtype would
+    mix float16 text states with a float32 UNet and fail.
+    """
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"dtype": "float32"}, indent=2) + "\n")
+
+
 def save_pipeline(pipeline: StableDiffusionPipeline, target: Path, facts: dict[str, Any]) -> Path:
     """Write `pipeline` in float16 with `provenance.json`; an older folder stays until the new one is complete."""
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     pipeline.to(torch.float16).save_pretrained(temporary)
+    load_in_float32(temporary / "text_encoder" / "config.json")
     hashes = {
         str(file.relative_to(temporary)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(temporary.rglob("*.safetensors"))
