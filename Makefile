@@ -42,7 +42,7 @@ weights-quick: $(INSTALLED) ## the same chain at reduced size, into a scratch fo
 
 results: $(INSTALLED) ## train and measure what docs/results.md compares, then write it (hours; resumes where it stopped)
 	@$(BIN)/python scripts/experiments.py
-	@$(BIN)/python scripts/results.py
+	@$(BIN)/python scripts/results.py --readme README.md
 
 benchmark: $(INSTALLED) ## speed of prompt encoding against the bare encoder, and of a picture
 	@$(BIN)/python benchmarks/encode.py

@@ -1,6 +1,6 @@
 """Write docs/results.md and its plots from JSON reports, and from nothing else.
 
-    python scripts/results.py [--reports results] [--docs docs]
+    python scripts/results.py [--reports results] [--docs docs] [--readme README.md]
 
 Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). An encoder's name in a report is
 `<recipe>-s<seed>`, or `-f<seed>` where only the fine-tuning has another seed and the base is that of the first. Values
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from claims import claims_section, lost
+from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
 from reports import Pick, Reports, at, spread_of, title_of, values_of
 
@@ -203,9 +204,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--reports", type=Path, default=Path("results"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--readme", type=Path, help="also write the table of this README, between its marks")
     options = parser.parse_args()
     try:
-        print(write_results(Reports.read(options.reports), options.docs))
+        reports = Reports.read(options.reports)
+        print(write_results(reports, options.docs))
+        if options.readme is not None:
+            write_headline(reports, options.readme)
     except ValueError as error:
         print(f"results: error: {error}", file=sys.stderr)
         return 2

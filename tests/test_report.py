@@ -140,3 +140,30 @@ def test_results_without_reports_are_refused(tmp_path):
     assert done.returncode == 2
     assert "holds no reports" in done.stderr
     assert not (tmp_path / "docs").exists()
+
+
+def test_the_readme_table_is_written_between_its_marks_and_nothing_else_changes(reports, tmp_path):
+    readme = tmp_path / "README.md"
+    begin, end = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
+    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    assert run_results("--reports", reports, "--docs", tmp_path, "--readme", readme).returncode == 0
+    text = readme.read_text()
+    assert text.startswith(f"before\n{begin}\n| | Keep | Move |")
+    assert text.endswith(f" |\n{end}\nafter\n")
+    assert "old" not in text
+    found = Report.read(reports / "retrieval.json").encoders
+    assert f"| CLIP | {found['base-s0']['probes']['keep']['t2i']['r1']:.1f} |" in text
+    readme.write_text("no marks")
+    done = run_results("--reports", reports, "--docs", tmp_path, "--readme", readme)
+    assert done.returncode == 2
+    assert "lacks the marks" in done.stderr
+    assert readme.read_text() == "no marks"
+
+
+def test_the_readme_table_is_that_of_the_reports_in_the_tree(tmp_path):
+    committed = (ROOT / "README.md").read_text(encoding="utf-8")
+    copy = tmp_path / "README.md"
+    copy.write_text(committed, encoding="utf-8")
+    assert run_results("--reports", ROOT / "results", "--docs", tmp_path, "--readme", copy).returncode == 0
+    assert copy.read_text(encoding="utf-8") == committed
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()

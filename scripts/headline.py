@@ -1,0 +1,44 @@
+"""The README's table of results, written between its two marks from the same reports as docs/results.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reports import Reports, at, spread_of, title_of, values_of
+
+from debias_sd.report import write_atomically
+
+BEGIN, END = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
+ROWS = ("base", "base-chunked", "base-stretched", "long-clip-l0.5", "debias-l0.1")
+COLUMNS = {
+    "Keep": ("retrieval", at("probes", "keep", "t2i", "r1")),
+    "Move": ("retrieval", at("probes", "move", "t2i", "r1")),
+    "Remove": ("retrieval", at("probes", "remove", "t2i", "r1")),
+    "summary drawn": ("fidelity", at("summary")),
+    "late details drawn": ("fidelity", at("late_detail")),
+}
+
+
+def headline_table(reports: Reports) -> list[str]:
+    """Markdown lines: retrieval under the probes and what was drawn, a row for each way to read a long prompt."""
+    lines = ["| | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for recipe in ROWS:
+        cells = []
+        for kind, pick in COLUMNS.values():
+            value = spread_of(values_of(reports.of_kind(kind).get(recipe, {}), pick))
+            cells.append("–" if value is None else str(value))
+        lines.append(f"| {title_of(recipe)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def write_headline(reports: Reports, readme: Path) -> None:
+    """Replace what stands between the marks of `readme`; ValueError when it has none."""
+    text = readme.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text.split(BEGIN)[1]:
+        raise ValueError(
+            f"{readme} lacks the marks of its table; put back {BEGIN!r} and {END!r} or leave out --readme."
+        )
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    table = "\n".join(headline_table(reports))
+    write_atomically(readme, f"{before}{BEGIN}\n{table}\n{END}{after}".encode())
