@@ -24,11 +24,13 @@ install: $(INSTALLED) ## create .venv with the pinned versions (every other targ
 demo: $(INSTALLED) ## one prompt, three encoders, one seed: prints the table, writes demo.png
 	@$(BIN)/python -m debias_sd.demo
 
+test test-all: export OMP_NUM_THREADS := 1
+
 test: $(INSTALLED) ## the default tests: no network, no GPU
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(INSTALLED) ## the slow tests too
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m ""
+	@$(BIN)/python -m pytest -n $(WORKERS) -m ""
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -86,8 +86,8 @@ def test_each_target_explains_itself(target):
     ("target", "command"),
     [
         ("demo", "-m debias_sd.demo"),
-        ("test", "-m pytest"),
-        ("test-all", '-m pytest -m ""'),
+        ("test", "-m pytest -n 2"),
+        ("test-all", '-m pytest -n 2 -m ""'),
         ("weights", "scripts/weights.py"),
         ("weights-quick", "scripts/weights.py --quick"),
     ],
