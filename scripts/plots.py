@@ -14,29 +14,34 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 COLOURS = {"base": "#6e7781", "long-clip": "#cf222e", "debias": "#0969da"}
+FREE = {"long-clip": "#f2b8b5", "debias": "#b6d4fe"}  # paler: without the term that keeps close to the base
 DASHES = {"base-chunked": "--", "base-stretched": ":"}
 
 
 def style_of(recipe: str) -> dict[str, Any]:
-    """Colour by family; the recipe's second weight and the base's other ways are dashed."""
+    """Colour by family, paler where it is free; the recipe's second weight and the base's other ways are dashed."""
     plain, weight = split_weight(recipe)
     family = next((name for name in COLOURS if plain.startswith(name)), "base")
     second = {"long-clip": "0.1", "debias": "0.5"}.get(family) == weight and weight is not None
     return {
-        "color": COLOURS[family],
+        "color": (FREE if plain.endswith("-free") else COLOURS)[family],
         "linestyle": DASHES.get(plain, "--" if second else "-"),
         "label": title_of(recipe),
     }
 
 
 def _figure(xlabel: str, ylabel: str) -> tuple[plt.Figure, plt.Axes]:
-    figure, axes = plt.subplots(figsize=(8.2, 4.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9.6, 4.2), layout="constrained")
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d0d7de", linewidth=0.6)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def _legend(figure: plt.Figure) -> None:
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9)
 
 
 def _save(figure: plt.Figure, path: Path) -> Path:
@@ -69,7 +74,7 @@ def plot_attention(reports: Reports, path: Path, *, at_least: float = 0.25) -> P
     axes.set_yscale("log")
     axes.axvline(20, color="#afb8c1", linewidth=0.8)
     axes.annotate("20: positions before are frozen", (21, axes.get_ylim()[1]), fontsize=8, color="#57606a", va="top")
-    axes.legend(frameon=False, fontsize=9)
+    _legend(figure)
     return _save(figure, path)
 
 
@@ -92,7 +97,7 @@ def plot_places(reports: Reports, path: Path) -> Path | None:
     axes.axhline(floor, color="#57606a", linewidth=1, linestyle=(0, (1, 2)), label="floor: other scenes' prompts")
     axes.set_xticks(range(size), ["S", *map(str, range(1, size))])
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=9)
+    _legend(figure)
     return _save(figure, path)
 
 
@@ -120,5 +125,5 @@ def plot_probes(reports: Reports, path: Path) -> Path | None:
         )
     axes.set_xticks(range(len(probes)), ["Keep", "Move", "Remove"])
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=9)
+    _legend(figure)
     return _save(figure, path)
