@@ -194,9 +194,9 @@ def write_results(reports: Reports, docs: Path) -> Path:
     ]
     lines += ["first base (the UNet was trained on that one). `make results` trains and measures everything again.", ""]
     lines += [
-        "Both recipes train with a term that keeps the first 77 states close to the base's, so that the untouched UNet can"
+        "Both recipes train with a term that keeps the first 77 states close to the base's, so that the untouched UNet"
     ]
-    lines += ["read them; `free` is without it. What does not hold, and guesses why: [log.md](log.md).", ""]
+    lines += ["can read them; `free` is without it. What does not hold, and guesses why: [log.md](log.md).", ""]
     lines += claims_section(reports)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)
