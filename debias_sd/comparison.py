@@ -14,7 +14,9 @@ from debias_sd.fidelity import SHORT_WINDOW, Way, draw
 from debias_sd.pipeline import DiffusionPipeline, with_text_encoder
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
+from debias_sd.shapes.render import SIDE
 from debias_sd.shapes.scene import Thing
+from debias_sd.tokens import check_text
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
 _READS = "tokens that the encoder reads"
@@ -113,18 +115,20 @@ def compare_encoders(
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
 
     Each encoder reads its own window; what stands behind it is cut. `progress` gets the name of each encoder as its
-    picture begins. Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
+    picture begins. Pictures of another base than the embedded world's are drawn and not judged.
+    Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
     """
-    if any("\ud800" <= character <= "\udfff" for character in prompt):
-        raise ValueError("the prompt holds characters that are not valid text; save or type it as UTF-8.")
+    check_text(prompt)
     sentences = sentences_of(prompt, base.tokenizer)
+    if base.unet.config.sample_size * base.vae_scale_factor != SIDE:  # no picture of the world that the checker reads
+        sentences = tuple(dataclasses.replace(sentence, things=()) for sentence in sentences)
     pipes = {name: with_text_encoder(base, e, min_positions=SHORT_WINDOW) for name, e in encoders.items()}
     panels = []
     for name, pipe in pipes.items():
         progress(name)
         pipe.set_progress_bar_config(disable=True)
         image = draw(Way(name, pipe), [prompt], [seed], steps=steps, guidance=guidance)[0]
-        drawn = tuple(sum(verdict.drawn for verdict in judge(image, s.things)) for s in sentences)
+        drawn = tuple(sum(v.drawn for v in judge(image, s.things)) if s.things else 0 for s in sentences)
         panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn))
     return Comparison(prompt, seed, sentences, tuple(panels))
 

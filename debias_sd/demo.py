@@ -31,10 +31,11 @@ def make_demo(out: Path) -> str:
     from debias_sd.comparison import compare_encoders, table_of
     from debias_sd.encoder import TextEncoder
     from debias_sd.panels import draw_panels
-    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import write_atomically
 
     quiet_loading()
+    hide_loading_bars()
     with tqdm(total=len(ENCODERS) + 1, desc="loading the models", unit="step", leave=False) as bar:
         base = load_debias_pipeline(None, "base")
         encoders = {name: TextEncoder.load(name) for name in ENCODERS}

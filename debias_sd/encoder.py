@@ -21,8 +21,8 @@ from transformers import CLIPModel, CLIPTextModel, PreTrainedTokenizerBase
 from debias_sd.encoder_folder import (
     PREFIX,
     find_encoder_folder,
-    read_json,
     read_known_words,
+    read_provenance,
     read_text_model,
     read_tokenizer,
     replace_folder,
@@ -75,12 +75,11 @@ class TextEncoder:
         """
         folder = find_encoder_folder(source)
         tokenizer = read_tokenizer(folder)
-        story = folder / "provenance.json"
         encoder = cls(
             model=read_text_model(folder, tokenizer),
             tokenizer=tokenizer,
             known_words=read_known_words(folder),
-            provenance=dict(read_json(story)) if story.is_file() else {},
+            provenance=read_provenance(folder),
         )
         encoder.check()
         return encoder

@@ -86,6 +86,17 @@ def read_known_words(folder: Path) -> frozenset[str] | None:
     return frozenset(word.lower() for word in words)
 
 
+def read_provenance(folder: Path) -> dict[str, object]:
+    """Return how the encoder was made, empty when the folder does not say; ValueError for no JSON object."""
+    path = folder / "provenance.json"
+    if not path.is_file():
+        return {}
+    story = read_json(path)
+    if not isinstance(story, dict):
+        raise ValueError(f"{path} is not a JSON object; correct or delete it.")
+    return story
+
+
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Return the folder's `CLIPTokenizer`; ValueError when it is missing or does not say how many tokens it reads."""
     has_vocabulary = (folder / "tokenizer.json").is_file() or (folder / "vocab.json").is_file()
@@ -96,6 +107,11 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         tokenizer = CLIPTokenizer.from_pretrained(folder)
     except Exception as error:  # the Rust library raises bare Exception
         raise ValueError(f"the tokenizer files in {folder} are damaged; copy them again.") from error
+    if type(tokenizer.model_max_length) is not int:
+        raise ValueError(
+            f"model_max_length in {folder}/tokenizer_config.json is {tokenizer.model_max_length!r}, a whole number is "
+            "needed; write the number of positions of its encoder, 77 or 248."
+        )
     if tokenizer.model_max_length > 1_000_000:
         raise ValueError(
             f"tokenizer_config.json in {folder} has no model_max_length, so the tokenizer has no window; add "
@@ -122,13 +138,19 @@ def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTex
         model, loaded = CLIPTextModel.from_pretrained(
             None, config=config, state_dict=state, dtype=dtype, output_loading_info=True
         )
-    except RuntimeError as error:
+    except (RuntimeError, KeyError) as error:  # KeyError: an activation that transformers does not know
         raise ValueError(f"model.safetensors in {folder} does not fit its config.json; copy both again.") from error
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise ValueError(
             f"model.safetensors in {folder} lacks {len(missing)} tensors of the text tower, {missing[0]} first; copy "
             "or convert the checkpoint again."
+        )
+    if loaded["unexpected_keys"]:
+        extra = sorted(loaded["unexpected_keys"])
+        raise ValueError(
+            f"model.safetensors in {folder} holds {len(extra)} tensors that its config.json has no place for, "
+            f"{extra[0]} first; they belong to different models, copy both from one."
         )
     return model.eval()
 
@@ -166,7 +188,13 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _check_shapes(folder: Path, config: CLIPTextConfig, state: dict[str, torch.Tensor]) -> None:
-    rows, width = state[PREFIX + "embeddings.position_embedding.weight"].shape
+    table = state[PREFIX + "embeddings.position_embedding.weight"]
+    if table.ndim != 2:
+        raise ValueError(
+            f"the position table of model.safetensors in {folder} has {table.ndim} dimensions, 2 are needed; copy or "
+            "convert the checkpoint again."
+        )
+    rows, width = table.shape
     if rows != config.max_position_embeddings:
         raise ValueError(
             f"config.json in {folder} says {config.max_position_embeddings} positions, model.safetensors has {rows}; "

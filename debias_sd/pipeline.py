@@ -19,9 +19,12 @@ from transformers import CLIPTextModel, PreTrainedTokenizerBase
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import HUB_ID, embedded_folder
 from debias_sd.prompts import pad_window, split_windows
+from debias_sd.tokens import check_text
 
 EMBEDDED_BASE = "stable-diffusion"
 POSITIONS = 248
+# What diffusers and transformers raise for a folder whose parts are damaged or do not fit together.
+_LOADING_FAULTS = (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError)
 
 
 def load_debias_pipeline(
@@ -126,8 +129,7 @@ def hide_loading_bars() -> None:
 def _windows(pipe: DiffusionPipeline, text: str, *, window: int) -> list[list[int]]:
     if not isinstance(text, str):
         raise ValueError(f"a prompt is of type {type(text).__name__}, allowed is str; give text.")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("the prompt holds characters that are not valid text; save or type it as UTF-8.")
+    check_text(text)
     if isinstance(pipe, TextualInversionLoaderMixin):
         text = pipe.maybe_convert_prompt(text, pipe.tokenizer)
     return split_windows(pipe.tokenizer, text, window=window)
@@ -161,13 +163,29 @@ def _load_base(base: str | Path | None, options: dict[str, object]) -> Diffusion
         found = {key: options[key] for key in ("revision", "cache_dir", "token") if key in options}
         folder = source if source.is_dir() else Path(hf_hub_download(name, "model_index.json", **found)).parent
         index = DiffusionPipeline.load_config(folder)
-        _check_family(index.get("_class_name", name), index)
-        return DiffusionPipeline.from_pretrained(name, **options)
     except (OSError, SafetensorError) as error:
-        where = "is damaged or incomplete" if source.is_dir() else "is no local folder and the hub did not give it"
+        raise _base_fault(name, error) from error
+    if not isinstance(index, dict):
+        raise ValueError(f"model_index.json of base {name} is not a JSON object; copy the folder again.")
+    _check_family(index.get("_class_name", name), index)
+    try:
+        pipe = DiffusionPipeline.from_pretrained(name, **options)
+    except _LOADING_FAULTS as error:
+        raise _base_fault(name, error) from error
+    reads, positions = pipe.tokenizer.model_max_length, pipe.text_encoder.config.max_position_embeddings
+    if reads > positions:  # without its files, transformers gives a tokenizer of two tokens and no limit
         raise ValueError(
-            f"base {name} {where} ({type(error).__name__}); check the name, copy it again, or see HF_HUB_OFFLINE."
-        ) from error
+            f"the tokenizer of base {name} reads {reads} tokens and its text encoder {positions}; copy the whole "
+            "tokenizer folder again."
+        )
+    return pipe
+
+
+def _base_fault(name: str, error: Exception) -> ValueError:
+    where = "is damaged or incomplete" if Path(name).is_dir() else "is no local folder and the hub did not give it"
+    return ValueError(
+        f"base {name} {where} ({type(error).__name__}); check the name, copy it again, or see HF_HUB_OFFLINE."
+    )
 
 
 def _check_family(name: str, components: dict[str, object]) -> None:

@@ -102,9 +102,16 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise ValueError before a long measurement when its report could not be written to `path`."""
+    """Raise ValueError before long work when its result could not be written to `path`; nothing is left behind."""
     path = Path(path)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        # Permission bits say nothing to root or of a read-only disk.
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        raise ValueError(
+            f"folder {path.parent} cannot be written to ({error.strerror}); choose another place for {path.name}."
+        ) from error
+    if is_folder:
         raise ValueError(f"path {path} is a folder, a file name is needed; add one, e.g. {path / 'report.json'}.")
-    scratch = write_atomically(path.with_name(f".{path.name}.check"), b"")
-    scratch.unlink()

@@ -17,6 +17,7 @@ import torch
 from transformers import CLIPModel, CLIPTokenizer
 
 from debias_sd.captions import PROBES
+from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
 from debias_sd.metrics import RetrievalRanks, mean_rank, recall_at, retrieval_ranks
@@ -56,15 +57,29 @@ def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa") -> DualEnc
     folder = find_encoder_folder(folder)
     try:
         kind = json.loads((folder / "config.json").read_text()).get("model_type")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # AttributeError: JSON, but no object
         raise ValueError(f"folder {folder} holds no readable config.json; give the folder of a CLIPModel.") from None
     if kind != "clip":
         raise ValueError(
             f"folder {folder} holds a {kind} model, retrieval needs a CLIPModel with its image tower; "
             "give the folder that training wrote."
         )
-    model = CLIPModel.from_pretrained(folder, local_files_only=True, attn_implementation=attention)
-    return DualEncoder(model.eval().float(), CLIPTokenizer.from_pretrained(folder, local_files_only=True), folder)
+    tokenizer = TextEncoder.load(folder).tokenizer  # names every fault of the text side
+    try:
+        model, loaded = CLIPModel.from_pretrained(
+            folder, local_files_only=True, attn_implementation=attention, output_loading_info=True
+        )
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"the image tower in {folder} does not fit its config.json ({type(error).__name__}); copy both again."
+        ) from error
+    if loaded["missing_keys"]:
+        missing = sorted(loaded["missing_keys"])
+        raise ValueError(
+            f"model.safetensors in {folder} lacks {len(missing)} tensors, {missing[0]} first, retrieval needs both "
+            "towers; give the folder that training wrote."
+        )
+    return DualEncoder(model.eval().float(), tokenizer, folder)
 
 
 def _normalised(features: torch.Tensor) -> np.ndarray:

@@ -41,6 +41,12 @@ def tokenize(
     return ids
 
 
+def check_text(text: str) -> None:
+    """Raise ValueError for a lone surrogate, which a command line that is not UTF-8 leaves and no tokenizer reads."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("the prompt holds characters that are not valid text; save or type it as UTF-8.")
+
+
 def end_positions(ids: Int[Tensor, "batch length"], *, end_id: int) -> Int[Tensor, " batch"]:
     """Return the position of the first end token of each row.
 
@@ -122,6 +128,7 @@ def count_tokens(
     for length in lengths:
         if length < 2:
             raise ValueError(f"length is {length}, start and end token need at least 2; use 77 or 248.")
+    check_text(prompt)
     # verbose=False: the tokenizer's own warning about its maximal length is what this report replaces.
     encoded = tokenizer(
         prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False

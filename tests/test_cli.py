@@ -118,6 +118,10 @@ def test_tokens_as_json(models, capsys):
         (("--out", "{tmp}/none/cat.png"), "its folder does not exist"),
         (("--out", "/proc/cat.png"), "output folder /proc cannot be written"),
         (("--steps", "0"), "--steps is 0"),
+        (("--steps", "1001"), "--steps is 1001"),
+        (("--guidance-scale", "nan"), "--guidance-scale is nan"),
+        (("--out", "{tmp}/" + 300 * "n" + ".png"), "File name too long"),
+        (("--scale", "100000"), "--scale is 100000"),
         (("--seed", "-1"), "--seed is -1"),
         (("--scale", "0"), "--scale is 0"),
         (("--window", "300"), "window is 300, this text encoder reads 3 to 248"),
@@ -146,6 +150,41 @@ def test_a_prompt_file_that_cannot_be_read(tmp_path, capsys, content, sentence):
     code, _, err = call(capsys, "tokens", "--prompt-file", tmp_path / "prompt.txt")
     assert code == 2
     assert sentence in err
+
+
+@pytest.mark.parametrize("command", ["generate", "compare", "tokens"])
+def test_a_prompt_that_is_no_text_is_one_sentence(tmp_path, capsys, models, command):
+    out = () if command == "tokens" else ("--base", models / "base", "--out", tmp_path / "x.png")
+    names = ("--encoders" if command == "compare" else "--encoder", models / "long")
+    code, _, err = call(capsys, command, "\udcff", *out, *names)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not valid text" in err
+
+
+@pytest.mark.parametrize("command", [("compare", "a cat", "--encoders"), ("evaluate", "attention", "--encoder")])
+def test_a_fault_makes_no_folder_for_the_output(tmp_path, capsys, command):
+    source = "/no/such" if command[0] == "compare" else "a=/no/such"
+    code, _, err = call(capsys, *command, source, "--out", tmp_path / "new" / "er" / "x.png")
+    assert (code, err.count("\n")) == (2, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_that_draw_leave_no_progress_bars(models, tmp_path, capsys):
+    from diffusers.utils.logging import enable_progress_bar
+
+    places = ("--base", models / "base", "--steps", 2, "--out", tmp_path / "x.png")
+    for command, option in (("compare", "--encoders"), ("generate", "--encoder")):
+        enable_progress_bar()
+        code, _, err = call(capsys, command, "a red cat", option, models / "long", *places)
+        assert code == 0, err
+        assert "it/s" not in err
+
+
+def test_pictures_of_another_base_are_drawn_and_not_judged(models, tmp_path, capsys):
+    prompt = "A small red star sits in the top left."
+    places = ("--base", models / "base", "--steps", 2, "--out", tmp_path / "x.png")
+    code, said, err = call(capsys, "compare", prompt, "--encoders", models / "long", *places)
+    assert (code, "not judged" in said, (tmp_path / "x.png").is_file()) == (0, True, True), err
 
 
 def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch, capsys):

@@ -152,6 +152,12 @@ def drop_tensor(folder):
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def flatten_positions(folder):
+    state = load_file(folder / "model.safetensors")
+    state["text_model.embeddings.position_embedding.weight"] = torch.zeros(248 * 32)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def other_tokenizer(folder):
     tokenizer = clip_tokenizer(248)
     tokenizer.add_tokens(["<toy>"])
@@ -188,6 +194,17 @@ FAULTS = {
     "other family": (lambda folder: edit_json(folder / "config.json", model_type="siglip"), "model_type 'siglip'"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer files"),
     "bad tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer files .* are damaged"),
+    "window is no number": (
+        lambda folder: edit_json(folder / "tokenizer_config.json", model_max_length=248.0),
+        "model_max_length in .* is 248.0, a whole number is needed",
+    ),
+    "fewer layers": (
+        lambda folder: edit_json(folder / "config.json", num_hidden_layers=2),
+        "holds 16 tensors that its config.json has no place for, encoder.layers.2",
+    ),
+    "unknown activation": (lambda folder: edit_json(folder / "config.json", hidden_act="x"), "does not fit its config"),
+    "flat positions": (flatten_positions, "has 1 dimensions, 2 are needed"),
+    "bad provenance": (lambda folder: (folder / "provenance.json").write_text("[1]"), "is not a JSON object"),
     "bad words": (lambda folder: (folder / "known_words.json").write_text("{}"), "is not a JSON list of words"),
 }
 

@@ -218,19 +218,33 @@ def spoiled(base_folder, tmp_path, spoil):
 
 
 def other_family(folder):
-    text = (folder / "model_index.json").read_text()
-    (folder / "model_index.json").unlink()
-    (folder / "model_index.json").write_text(text)
-    edit_json(folder / "model_index.json", _class_name="StableDiffusionXLPipeline", text_encoder_2=["t", "C"])
+    edited(folder, "model_index.json", _class_name="StableDiffusionXLPipeline", text_encoder_2=["t", "C"])
+
+
+def rewrite(path, text):
+    """Write a file of its own where a link to the shared folder is."""
+    path.unlink()
+    path.write_text(text)
+
+
+def edited(folder, name, **changes):
+    path = folder / name
+    if path.parent != folder:  # a link to a whole folder
+        whole = path.parent.resolve()
+        path.parent.unlink()
+        path.parent.mkdir()
+        for file in whole.iterdir():
+            (path.parent / file.name).symlink_to(file)
+    rewrite(path, path.read_text())
+    edit_json(path, **changes)
 
 
 def truncated_unet(folder):
+    edited(folder, "unet/config.json")
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
-    data, config = weights.read_bytes(), (folder / "unet" / "config.json").read_text()
-    (folder / "unet").unlink()
-    (folder / "unet").mkdir()
+    data = weights.read_bytes()
+    weights.unlink()
     weights.write_bytes(data[: len(data) // 2])
-    (folder / "unet" / "config.json").write_text(config)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +254,15 @@ def truncated_unet(folder):
         (truncated_unet, "is damaged or incomplete"),
         (lambda folder: (folder / "unet").unlink(), "is damaged or incomplete"),
         (lambda folder: (folder / "model_index.json").unlink(), "has no model_index.json"),
+        (lambda folder: rewrite(folder / "model_index.json", "[]"), "is not a JSON object"),
+        (lambda folder: edited(folder, "model_index.json", _class_name="NoSuch"), "damaged or incomplete .Attribute"),
+        (lambda folder: edited(folder, "unet/config.json", cross_attention_dim=64), "is damaged or incomplete"),
+        (lambda folder: edited(folder, "text_encoder/config.json", max_position_embeddings=248), "is damaged"),
+        (lambda folder: edited(folder, "scheduler/scheduler_config.json", beta_schedule="x"), "is damaged"),
+        (lambda folder: (folder / "tokenizer").unlink(), "the tokenizer of base .* copy the whole tokenizer folder"),
     ],
-    ids=["family", "truncated", "no unet", "no index"],
+    ids=["family", "truncated", "no unet", "no index"]
+    + ["index list", "no class", "unet width", "edited positions", "scheduler", "no tokenizer"],
 )
 def test_a_faulty_base_is_told_in_one_sentence(base_folder, encoder_dir, tmp_path, spoil, sentence):
     folder = spoiled(base_folder, tmp_path, spoil)

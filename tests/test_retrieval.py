@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_world import save_tiny_clip
 
 from debias_sd.captions import PROBES, split_sentences
@@ -119,6 +120,26 @@ def test_report_of_an_encoder_has_every_set_and_null_where_pads_do_not_fit(base,
     assert short_window["texts_sha256"] == long_window["texts_sha256"]
     assert short_window["twin_tokens_read_mean"] == 77 < long_window["twin_tokens_read_mean"]
     assert short_window == evaluate_retrieval(base, seed=0, families=3, short=8)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1000]), "is truncated or damaged"),
+        (lambda path: keep_tensors(path, "text_model."), "lacks .* tensors, .* retrieval needs both towers"),
+        (lambda path: keep_tensors(path, "vision_model."), "holds no CLIP text tower"),
+    ],
+    ids=["truncated", "text only", "pictures only"],
+)
+def test_weights_that_are_not_whole_are_refused(tmp_path, spoil, sentence):
+    spoil(save_tiny_clip(tmp_path) / "model.safetensors")
+    with pytest.raises(ValueError, match=sentence):
+        load_dual_encoder(tmp_path)
+
+
+def keep_tensors(path, prefix):
+    state = {name: tensor for name, tensor in load_file(path).items() if name.startswith(prefix)}
+    save_file(state, path, metadata={"format": "pt"})
 
 
 def test_a_folder_without_image_tower_is_refused(tmp_path, base):

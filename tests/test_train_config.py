@@ -8,6 +8,9 @@ import train_encoder
 from tests.train_tiny import tiny_config
 from train_encoder.config import make_config, parse_arguments, read_config
 from train_encoder.schedule import learning_rate
+from train_encoder.train import prepare
+from train_unet.config import UnetConfig, load_config
+from train_unet.run import run
 
 CONFIGS = sorted((Path(train_encoder.__file__).parent / "configs").glob("*.yaml"))
 
@@ -76,3 +79,22 @@ def test_misspelt_option_and_missing_file_are_named():
         parse_arguments(["--outptu_dir", "x"])
     with pytest.raises(ValueError, match="config file nowhere.yaml does not exist"):
         parse_arguments(["--config", "nowhere.yaml"])
+
+
+def test_what_is_no_yaml_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"^--seed is '\[1', which is not YAML; correct or quote it.$"):
+        parse_arguments(["--seed", "[1"])
+    (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
+    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+        parse_arguments(["--config", str(tmp_path / "picture.yaml")])
+    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+        load_config(str(tmp_path / "picture.yaml"), {})
+
+
+@pytest.mark.parametrize("place", ["/proc/run", f"{__file__}/run"])
+def test_an_output_folder_that_cannot_be_written_is_refused_first(place):
+    with pytest.raises(ValueError, match="^folder .*/run cannot be written to"):
+        prepare(tiny_config(Path(place)))
+    settings = {"text_encoder": "/no/such", "output_dir": place}
+    with pytest.raises(ValueError, match="^folder .*/run cannot be written to"):
+        run(UnetConfig(**settings), command=[])

@@ -1,9 +1,14 @@
 """The towers: start, stretch, frozen rows, reading by length, and the term that stays close to the start."""
 
+import json
+import re
+
 import pytest
 import torch
+from transformers import CLIPTokenizer
 
 from debias_sd.tokens import tokenize
+from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import tiny_config
 from train_encoder.model import FrozenRows, build_model, encode_by_length, load_start, stretch_start
 from train_encoder.stay_close import StayClose
@@ -110,6 +115,40 @@ def test_stay_close_trains_the_student_only(start):
     assert loss.item() > 0
     assert student.text_model.embeddings.position_embedding.weight.grad is not None
     assert all(p.grad is None for p in [*model.parameters(), *term.start.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda folder: truncate(folder / "model.safetensors"), "is damaged or does not fit its config.json"),
+        (lambda folder: edit(folder / "config.json", max_position_embeddings=248), "is damaged or does not fit"),
+        (lambda folder: edit(folder / "config.json", num_hidden_layers=3), "cannot be loaded .it lacks 16 tensors"),
+        (lambda folder: more_tokens(folder), "cannot be loaded .its tokenizer has"),
+    ],
+    ids=["truncated", "edited positions", "layers", "other tokenizer"],
+)
+def test_a_damaged_start_is_one_sentence(tmp_path, spoil, sentence):
+    folder = save_tiny_clip(tmp_path / "start")
+    spoil(folder)
+    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+        load_start(tiny_config(tmp_path, pretrained_model_name_or_path=str(folder)))
+    assert re.search(sentence, str(caught.value))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def edit(path, **changes):
+    content = json.loads(path.read_text())
+    content["text_config"] |= changes
+    path.write_text(json.dumps(content))
+
+
+def more_tokens(folder):
+    tokenizer = CLIPTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<toy>"])
+    tokenizer.save_pretrained(folder)
 
 
 def test_missing_model_is_one_sentence(tmp_path):

@@ -183,6 +183,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"config file {path} does not exist; name a YAML file (train_encoder/configs has {near}).")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except UnicodeDecodeError:
+        raise ValueError(f"config file {path} is not UTF-8 text; name a YAML file.") from None
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is not YAML ({' '.join(str(error).split())}); correct it.") from None
     if not isinstance(values, dict):
@@ -206,4 +208,12 @@ def parse_arguments(arguments: list[str]) -> TrainConfig:
     given = vars(known)
     path = given.pop("config", None)
     values = read_config(path) if path else {}
-    return make_config(values | {key: yaml.safe_load(value) for key, value in given.items()})
+    return make_config(values | {key: _read_value(key, value) for key, value in given.items()})
+
+
+def _read_value(name: str, value: str) -> Any:
+    """What a value of the command line says in YAML."""
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(f"--{name} is {value!r}, which is not YAML; correct or quote it.") from None

@@ -28,6 +28,7 @@ GROUP = 32  # captions that the text tower reads at once
 
 def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
     """Load or build the model that the run starts from, not stretched, in float32, with its tokenizer."""
+    from safetensors import SafetensorError
     from transformers import CLIPModel, CLIPTokenizer
 
     source = config.pretrained_model_name_or_path
@@ -38,9 +39,23 @@ def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
         raise ValueError(f"pretrained model folder {source} does not exist; train it first, or name a CLIP folder.")
     try:
         tokenizer = CLIPTokenizer.from_pretrained(source)
-        model = CLIPModel.from_pretrained(source, dtype=torch.float32, attn_implementation=config.attn_implementation)
+        model, loaded = CLIPModel.from_pretrained(
+            source,
+            dtype=torch.float32,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+        )
+        if loaded["missing_keys"]:
+            raise ValueError(f"it lacks {len(loaded['missing_keys'])} tensors, {min(loaded['missing_keys'])} first")
+        if len(tokenizer) != model.config.text_config.vocab_size:
+            raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, it {model.config.text_config.vocab_size}")
+    except (RuntimeError, KeyError, SafetensorError) as error:  # a damaged file, or a config of another model
+        raise ValueError(
+            f"pretrained model {source} is damaged or does not fit its config.json ({type(error).__name__}); copy or "
+            "make the folder again."
+        ) from error
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
         raise ValueError(
             f"pretrained model {source} cannot be loaded ({first}); name a CLIPModel folder with its tokenizer."
         ) from None

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debias_sd.losses import contrastive_loss, two_caption_loss
+from debias_sd.report import check_writable
 from train_encoder.batches import Collator
 from train_encoder.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from train_encoder.data import FolderPairs, GlobalBatches, ShapesPairs
@@ -58,6 +59,7 @@ class Run:
 
 def prepare(config: TrainConfig) -> Run:
     """Load everything, and the checkpoint to go on from; ValueError for what the user can mend."""
+    check_writable(Path(config.output_dir) / "train_log.jsonl")
     accelerator = start_processes(config)
     model, tokenizer = load_start(config)
     stay_close = StayClose(model.text_model) if config.stay_close_weight else None

@@ -22,6 +22,7 @@ from diffusers import AutoencoderKL, StableDiffusionPipeline
 from tqdm import tqdm
 
 from debias_sd.encoder import TextEncoder
+from debias_sd.report import check_writable
 from train_unet.config import UnetConfig
 from train_unet.pool import Conditioner
 from train_unet.progress import share_drawn
@@ -68,6 +69,7 @@ def keep(vae: AutoencoderKL, target: Path) -> None:
 def run(config: UnetConfig, *, command: list[str]) -> Path:
     """Train what is not trained yet and write the pipeline folder (or only the VAE's); return its path."""
     folder = Path(config.output_dir)
+    check_writable(folder / "train_log.jsonl")
     folder.mkdir(parents=True, exist_ok=True)
     if config.vae_only:
         get_vae(config, folder)

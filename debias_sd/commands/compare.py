@@ -40,10 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import EMBEDDED
     from debias_sd.panels import draw_panels
-    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import write_atomically
 
     quiet_loading()
+    hide_loading_bars()
     sources = arguments.encoders or list(EMBEDDED)
     encoders = {name: TextEncoder.load(source) for name, source in short_names(sources).items()}
     base = load_debias_pipeline(arguments.base, "base")
@@ -81,8 +82,6 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     if out.suffix.lower() != ".png":
         raise ValueError(f"output {out} does not end in .png; the comparison is one PNG picture.")
     settle_sampling(arguments)
-    if not 0 <= arguments.seed < 2**63:
-        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
     check_writable(out)
     return out
 

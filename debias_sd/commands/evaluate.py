@@ -111,9 +111,10 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
     from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.fidelity import evaluate_fidelity, ways_of
     from debias_sd.heldout import prompt_set
-    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import hash_file
 
+    hide_loading_bars()
     base = load_debias_pipeline(arguments.base, "base")
     prompts = prompt_set(arguments.seed, count=arguments.count or 200)
     ways, hashes = {}, {}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HELP = "make a picture from a prompt of any length"
 EMBEDDED_SCALE = 8
+LARGEST_SCALE = 32  # 512 pixels become 16,384: 0.8 GB
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -76,6 +77,7 @@ def _draw(pipe: object, embeddings: dict[str, "torch.Tensor"], arguments: argpar
     import torch
 
     generator = torch.Generator("cpu").manual_seed(arguments.seed)  # the same picture on every device
+    pipe.set_progress_bar_config(delay=3, leave=False)
     output = pipe(
         **embeddings, num_inference_steps=arguments.steps, guidance_scale=arguments.guidance_scale, generator=generator
     )
@@ -89,16 +91,16 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     out = Path(arguments.out).expanduser()
     if out.suffix.lower() != ".png":
         raise ValueError(f"output {out} does not end in .png; the settings are kept inside a PNG.")
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"output {out} cannot be written, its folder does not exist; make it or give another --out.")
     try:
+        if out.is_dir() or not out.parent.is_dir():
+            raise ValueError(
+                f"output {out} cannot be written, its folder does not exist; make it or give another --out."
+            )
         tempfile.TemporaryFile(dir=out.parent).close()  # permission bits say nothing to root or of a read-only disk
     except OSError as error:
         raise ValueError(f"output folder {out.parent} cannot be written ({error.strerror}); give another.") from error
-    if arguments.scale is not None and arguments.scale < 1:
-        raise ValueError(f"--scale is {arguments.scale}, it must be 1 or more.")
-    if not 0 <= arguments.seed < 2**63:
-        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1.")
+    if arguments.scale is not None and not 1 <= arguments.scale <= LARGEST_SCALE:
+        raise ValueError(f"--scale is {arguments.scale}, allowed are 1 to {LARGEST_SCALE}; correct it.")
     return out
 
 

@@ -33,5 +33,6 @@ def warn_unknown_words(encoder: str, words: Iterable[str]) -> None:
     """Name the words that the encoder was never trained on, if there are any."""
     words = list(words)
     if words:
-        named = ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
+        shown = [word if len(word) <= 40 else f"{word[:39]}…" for word in words[:10]]
+        named = ", ".join(shown) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
         warn(f"encoder {encoder} was never trained on: {named}")
