@@ -222,3 +222,15 @@ def test_the_embedded_models_draw(tmp_path, capsys):
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.width % 8 == 0
         assert picture.text["encoder"] == "debias"
+
+
+@pytest.mark.parametrize("prompt", ["", " \n\t"])
+@pytest.mark.parametrize("command", ["generate", "compare", "tokens"])
+def test_an_empty_prompt_is_refused(command, prompt, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said, err = call(capsys, command, prompt)
+    assert (code, said) == (2, "")
+    assert err == "debias-sd: error: the prompt is empty; write what the picture should show.\n"
+    (tmp_path / "prompt.txt").write_text(prompt)
+    assert call(capsys, command, "--prompt-file", "prompt.txt")[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["prompt.txt"]

@@ -14,11 +14,16 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompt(arguments: argparse.Namespace) -> str:
-    """Return the prompt; ValueError when there is none or two, or when the file is not readable text."""
+    """Return the prompt; ValueError when there is none or two, when it is empty, or when the file is not text."""
     if (arguments.prompt is None) == (arguments.prompt_file is None):
         raise ValueError("give one prompt, either as the argument or with --prompt-file.")
-    if arguments.prompt_file is None:
-        return arguments.prompt
+    prompt = arguments.prompt if arguments.prompt_file is None else _read_file(arguments)
+    if not prompt.strip():
+        raise ValueError("the prompt is empty; write what the picture should show.")
+    return prompt
+
+
+def _read_file(arguments: argparse.Namespace) -> str:
     try:
         return Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
