@@ -117,6 +117,8 @@ def test_an_encoder_that_is_not_the_base_is_refused(tmp_path, capsys):
     assert main(arguments(tmp_path / "run", long)) == 2
     error = capsys.readouterr().err
     assert f"train_unet: the UNet is conditioned on the base encoder with 77 positions, found 248 in {long};" in error
+    assert main(arguments(tmp_path / "run", tmp_path / "nowhere")) == 2
+    assert not (tmp_path / "run").exists()
 
 
 BOTH = ["--text_encoder", "e", "--output_dir", "o"]

@@ -70,8 +70,8 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
     """Train what is not trained yet and write the pipeline folder (or only the VAE's); return its path."""
     folder = Path(config.output_dir)
     check_writable(folder / "train_log.jsonl")
-    folder.mkdir(parents=True, exist_ok=True)
     if config.vae_only:
+        folder.mkdir(parents=True, exist_ok=True)
         get_vae(config, folder)
         return folder / "vae"
     encoder = TextEncoder.load(config.text_encoder)
@@ -80,6 +80,7 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
             f"the UNet is conditioned on the base encoder with 77 positions, found "
             f"{encoder.model.config.max_position_embeddings} in {config.text_encoder}; name the base encoder's folder."
         )
+    folder.mkdir(parents=True, exist_ok=True)
     text_encoder = encoder.model.float().eval()
     vae = get_vae(config, folder)
     conditioner = Conditioner(text_encoder, encoder.tokenizer)
