@@ -33,7 +33,6 @@ REPEATS = 3  # bases, and fine-tunings of each variant but the free ones, which 
 # A thousand scenes would double the time and change no verdict: the spread over seeds is what limits them.
 RETRIEVAL_COUNT = 400
 SAMPLING = ("--steps", "25", "--guidance-scale", "2")  # what the embedded pipeline is used with
-PICTURED = ("long-clip-l0.5", "debias-l0.1", "long-clip-free-l0.5", "debias-free-l0.1")
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,7 @@ def main() -> None:
     pipeline = runs / f"s{options.seed}" / "stable-diffusion" / "pipeline"
     if not pipeline.exists():
         raise SystemExit(f"experiments: no pipeline at {pipeline}; run scripts/weights.py --seed {options.seed} first.")
-    pictured = [encoder for encoder in tuned if encoder.name.rsplit("-", 1)[0] in PICTURED]
-    measure_pictures([first, *pictured], pipeline, reports, runs / "fidelity.log")
+    measure_pictures([first, *tuned], pipeline, reports, runs / "fidelity.log")
 
 
 if __name__ == "__main__":
