@@ -101,6 +101,8 @@ def install_encoder(source: Path, target: Path) -> None:
     """Copy an encoder folder in float16, with its provenance brought up to date; replace an older one when complete."""
     from safetensors.torch import load_file, save_file
 
+    from train_unet.state import put_in_place
+
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -120,25 +122,24 @@ def install_encoder(source: Path, target: Path) -> None:
     digest = hashlib.sha256((temporary / "model.safetensors").read_bytes()).hexdigest()
     facts |= {"dtype": "float16", "sha256": {"model.safetensors": digest}, "sha256_as_trained": facts["sha256"]}
     (temporary / "provenance.json").write_text(json.dumps(facts, indent=2) + "\n")
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
+    put_in_place(temporary, target)
 
 
 def install(folder: Path, weights: Path) -> None:
     """Copy the finished models of `folder` to `weights`."""
+    from train_unet.state import put_in_place
+
     for name in ("base", *RECIPES):
         install_encoder(folder / name, weights / name)
     target = weights / "stable-diffusion"
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(folder / "stable-diffusion" / "pipeline", temporary)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
+    put_in_place(temporary, target)
 
 
 def check(weights: Path) -> None:
     """Load what was made as a user would, and draw one picture."""
-    sys.path.insert(0, str(ROOT))
     from debias_sd import load_debias_pipeline
 
     pipe = load_debias_pipeline(str(weights / "stable-diffusion"), encoder=str(weights / "debias"))
@@ -162,6 +163,7 @@ def main() -> None:
     unet = {folder / "stable-diffusion" / "pipeline": unet_command(folder, **shared, vae_only=False)}
     run_together([missing(base), missing(vae)])
     run_together([missing(encoders), missing(unet)])
+    sys.path.insert(0, str(ROOT))
     folder = ROOT / folder
     weights = folder / "weights" if options.quick or options.no_install else WEIGHTS
     install(folder, weights)

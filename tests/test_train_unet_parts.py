@@ -13,6 +13,7 @@ from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.tokenizer import build_tokenizer
 from train_unet.config import UnetConfig
 from train_unet.pool import Conditioner
+from train_unet.state import put_in_place
 from train_unet.train import Average, denoising_loss, learning_rate_at, make_batch
 from train_unet.unet import caption_of, draw_scene, most_things, new_scheduler, new_unet
 
@@ -159,3 +160,15 @@ def test_the_loss_is_the_squared_error_of_v_at_the_timesteps_drawn():
                 out = unet(noisy[None], timestep, encoder_hidden_states=states[index : index + 1]).sample[0].float()
             total += (out - (signal * noise[index] - rest * latents[index])).square().mean().item() / 3
     assert loss.item() == pytest.approx(total, rel=5e-3)  # bf16 in the network
+
+
+def test_a_finished_folder_replaces_an_older_one_and_nothing_else_stays(tmp_path):
+    for number in (1, 2):
+        fresh = tmp_path / "models.tmp"
+        fresh.mkdir()
+        (fresh / f"file-{number}").touch()
+        put_in_place(fresh, tmp_path / "models")
+        assert [path.name for path in tmp_path.iterdir()] == ["models"]
+        assert [path.name for path in (tmp_path / "models").iterdir()] == [f"file-{number}"]
+    with pytest.raises(FileNotFoundError):
+        put_in_place(tmp_path / "nothing", tmp_path / "fresh")

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ from debias_sd.report import check_writable
 from train_unet.config import UnetConfig
 from train_unet.pool import Conditioner
 from train_unet.progress import share_drawn
+from train_unet.state import put_in_place
 from train_unet.train import train_unet
 from train_unet.unet import new_scheduler, new_unet
 from train_unet.vae import refine_decoder, train_vae
@@ -63,7 +63,7 @@ def keep(vae: AutoencoderKL, target: Path) -> None:
     """Write `vae` to `target` in one step."""
     temporary = target.with_name(target.name + ".tmp")
     vae.save_pretrained(temporary)
-    os.replace(temporary, target)
+    put_in_place(temporary, target)
 
 
 def run(config: UnetConfig, *, command: list[str]) -> Path:
@@ -145,12 +145,5 @@ def save_pipeline(pipeline: StableDiffusionPipeline, target: Path, facts: dict[s
         for file in sorted(temporary.rglob("*.safetensors"))
     }
     (temporary / "provenance.json").write_text(json.dumps({**facts, "sha256": hashes}, indent=2) + "\n")
-    if target.exists():
-        old = target.with_name(target.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(target, old)
-        os.replace(temporary, target)
-        shutil.rmtree(old)
-    else:
-        os.replace(temporary, target)
+    put_in_place(temporary, target)
     return target

@@ -1,8 +1,9 @@
-"""Save and restore a training state: written under a temporary name, then renamed, and read without pickle."""
+"""Training states and finished folders on disk: written under a temporary name, then renamed; read without pickle."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +26,13 @@ def load_state(path: Path, parts: dict[str, Any]) -> int:
     for name, part in parts.items():
         part.load_state_dict(state[name])
     return int(state["step"])
+
+
+def put_in_place(fresh: Path, target: Path) -> None:
+    """Give the finished folder `fresh` the name `target`; an older folder there is moved aside first, deleted last."""
+    old = target.with_name(target.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(fresh, target)
+    shutil.rmtree(old, ignore_errors=True)
