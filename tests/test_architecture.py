@@ -20,7 +20,7 @@ LEAVES = PACKAGES[1:]
 HOMES = {
     "accelerate": ("train_encoder/",),
     "gradio": ("app/",),
-    "diffusers": ("debias_sd/pipeline.py", "train_unet/"),
+    "diffusers": ("debias_sd/pipeline.py", "debias_sd/conditioning.py", "train_unet/"),
 }
 HEAVY = ("torch", "transformers", "diffusers", "accelerate", "gradio")
 GRAB_BAGS = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
@@ -41,7 +41,9 @@ def tree_groups(document: str) -> dict[str, int]:
         depth = (len(line) - len(line.lstrip(" "))) // 2
         name = line.split()[0]
         folders = [*folders[:depth], name]
-        entries["".join(folders)] = group
+        path = "".join(folders)
+        assert path not in entries, f"docs/architecture.md: its tree names {path} twice"
+        entries[path] = group
     return entries
 
 
@@ -205,6 +207,12 @@ def test_the_groups_come_from_the_blank_lines():
         "debias_sd/cli.py": 3, "train_encoder/": 3, "train_encoder/train.py": 3,
         "train_unet/": 3, "train_unet/train.py": 3,
     }  # fmt: skip
+
+
+def test_a_tree_that_names_a_file_twice_is_found():
+    twice = DOCUMENT.replace("  pipeline.py", "  positions.py         again\n  pipeline.py")
+    with pytest.raises(AssertionError, match=r"names debias_sd/positions\.py twice"):
+        tree_groups(twice)
 
 
 @pytest.mark.parametrize(
