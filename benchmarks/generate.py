@@ -35,7 +35,8 @@ def draw(options: argparse.Namespace) -> dict[str, object]:
     started = time.perf_counter()
     import torch
 
-    from debias_sd.pipeline import encode_prompt, load_debias_pipeline
+    from debias_sd.conditioning import encode_prompt
+    from debias_sd.pipeline import load_debias_pipeline
 
     imported = time.perf_counter()
     pipe = load_debias_pipeline(options.base, options.encoder[-1])

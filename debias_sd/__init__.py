@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "TextEncoder": "encoder",
     "count_tokens": "tokens",
-    "encode_prompt": "pipeline",
+    "encode_prompt": "conditioning",
     "load_debias_pipeline": "pipeline",
     "load_encoder": "encoder",
     "stretch_encoder": "encoder",

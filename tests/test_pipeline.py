@@ -16,9 +16,9 @@ from diffusers import (
 from PIL import Image
 from tiny import LONG_PROMPT, clip_tokenizer, draw, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd import encoder_folder
+from debias_sd import encode_prompt, encoder_folder
 from debias_sd.encoder import TextEncoder
-from debias_sd.pipeline import encode_prompt, load_debias_pipeline, with_text_encoder
+from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
 
 SHORT = "a red cat"
 

@@ -46,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments)
     settle_sampling(arguments)
     out = _checked_output(arguments)
+    from debias_sd.conditioning import encode_prompt
     from debias_sd.encoder import TextEncoder
-    from debias_sd.pipeline import encode_prompt, hide_loading_bars, load_debias_pipeline
+    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
 
     quiet_loading()
     hide_loading_bars()
