@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -78,6 +79,18 @@ def installed_versions() -> dict[str, str]:
     for package in _PACKAGES:
         versions[package] = metadata.version(package)
     return versions
+
+
+def source_commit(file: str | Path) -> str:
+    """The commit of the source tree that `file` is in, with `+changes` when files differ from it; `unknown` without."""
+    package = Path(file).parent
+    try:
+        run = {"cwd": package, "capture_output": True, "text": True, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "-uno", "--", ".."], **run).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+changes" if changed else "")
 
 
 def hash_file(path: str | Path) -> str:

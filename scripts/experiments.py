@@ -11,13 +11,14 @@ report is there; reports are JSON files that `scripts/results.py` turns into `do
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from weights import training_environment
+from weights import inside_root, training_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = {  # name -> (recipe, weight of the short caption, weight of the stay-close term)
@@ -132,7 +133,9 @@ def main() -> None:
     parser.add_argument("--reports", type=Path, default=Path("results"))
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side, one thread each")
     options = parser.parse_args()
-    runs, reports = options.runs.absolute(), options.reports.absolute()
+    # Relative to this checkout where they are in it: folder names go into provenance and reports, for others to read.
+    runs, reports = inside_root(options.runs), inside_root(options.reports)
+    os.chdir(ROOT)
     reports.mkdir(parents=True, exist_ok=True)
     first, *others = bases(options.seed, runs)
     train_and_measure(first, reports)

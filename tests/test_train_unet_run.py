@@ -18,6 +18,7 @@ from train_unet import train as training
 from train_unet.__main__ import main
 from train_unet.config import UnetConfig, load_config
 from train_unet.pool import Conditioner, make_pool
+from train_unet.state import check_same_run
 from train_unet.train import train_unet
 from train_unet.unet import new_unet
 from train_unet.vae import new_vae
@@ -110,6 +111,38 @@ def test_a_run_writes_a_stock_pipeline_folder_that_says_where_it_comes_from(base
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.safetensors")}
     assert files == facts["sha256"].keys()
     assert all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == facts["sha256"][name] for name in files)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"seed": 1}, "holds a run with seed 0, this one has 1; give another output_dir, the same setting, or delete"),
+        ({"vae_train_steps": 3}, "holds a run with vae_train_steps 2, this one has 3;"),
+        ({"max_train_steps": 2}, "holds a run with max_train_steps 1, this one has 2;"),
+    ],
+)
+def test_a_folder_of_another_run_is_not_gone_on_with(changed, sentence, base, tmp_path, capsys):
+    folder = tmp_path / "run"
+    settings = UnetConfig("e", str(folder), **{"max_train_steps": 1, "vae_train_steps": 2, "vae_train_batch_size": 2})
+    check_same_run(folder / "settings.json", settings.vae_settings() | {"max_train_steps": 1})
+    before = (folder / "settings.json").read_text()
+    assert main(arguments(folder, base, **{"decoder_train_steps": 600, "vae_learning_rate": 2e-3} | changed)) == 2
+    assert f"train_unet: {folder} {sentence}" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["settings.json"]
+    assert (folder / "settings.json").read_text() == before
+
+
+def test_a_folder_of_the_same_run_is_gone_on_with_by_the_same_encoder_only(base, tmp_path, capsys):
+    command = arguments(tmp_path / "run", base)
+    assert main([*command, "--vae_only", "true"]) == 0
+    noted = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert noted["vae_train_steps"] == 2
+    assert "max_train_steps" not in noted
+    other = save_tiny_clip(tmp_path / "other", seed=9)
+    assert main(command) == 0
+    assert main(arguments(tmp_path / "run", other)) == 2
+    assert "holds a run with text_encoder " in capsys.readouterr().err
+    assert main(command) == 0
 
 
 def test_an_encoder_that_is_not_the_base_is_refused(tmp_path, capsys):

@@ -7,10 +7,11 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from debias_sd.report import source_commit
 
 if TYPE_CHECKING:
     from transformers import CLIPModel, CLIPTokenizer
@@ -28,25 +29,13 @@ def known_words(config: TrainConfig) -> list[str] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def git_commit() -> str:
-    """The commit of this source tree, with `+changes` when files differ from it; `unknown` outside a checkout."""
-    tree = Path(__file__).parent
-    try:
-        run = {"cwd": tree, "capture_output": True, "text": True, "check": True}
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno", "--", ".."], **run).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return commit + ("+changes" if changed else "")
-
-
 def make_provenance(
     config: TrainConfig, *, command: list[str], processes: int, final: dict[str, float]
 ) -> dict[str, Any]:
     """How the folder was made: command, commit, seed, versions, settings and the last step's numbers."""
     return {
         "command": command,
-        "git_commit": git_commit(),
+        "git_commit": source_commit(__file__),
         "seed": config.seed,
         "processes": processes,
         "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")}

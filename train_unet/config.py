@@ -63,6 +63,17 @@ class UnetConfig:
         if any(width < 1 or width % 16 for width in self.widths):
             raise ValueError(f"widths are {list(self.widths)}, allowed are two multiples of 16; correct them.")
 
+    def vae_settings(self) -> dict[str, Any]:
+        """What decides the VAE that a run trains."""
+        names = [field.name for field in dataclasses.fields(self) if field.name.startswith(("vae_", "decoder_"))]
+        return {name: getattr(self, name) for name in ["seed", *names] if name != "vae_only"}
+
+    def unet_settings(self) -> dict[str, Any]:
+        """What decides the UNet beside the VAE and the text encoder; not where and how often it is looked at."""
+        others = ("text_encoder", "output_dir", "vae_only", "checkpointing_steps", "validation_prompts")
+        values = dataclasses.asdict(self) | {"widths": list(self.widths)}
+        return {name: value for name, value in values.items() if name not in {*others, *self.vae_settings()}}
+
 
 def _convert(name: str, value: Any, kind: str) -> Any:
     """Bring `value` to the field's type `kind`; YAML reads 1e-3 as text, and JSON-like lists stand for tuples."""

@@ -8,7 +8,6 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,11 +20,12 @@ from diffusers import AutoencoderKL, StableDiffusionPipeline
 from tqdm import tqdm
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.report import check_writable
+from debias_sd.encoder_folder import find_encoder_folder
+from debias_sd.report import check_writable, hash_file, source_commit
 from train_unet.config import UnetConfig
 from train_unet.pool import Conditioner
 from train_unet.progress import share_drawn
-from train_unet.state import put_in_place
+from train_unet.state import check_same_run, put_in_place
 from train_unet.train import train_unet
 from train_unet.unet import new_scheduler, new_unet
 from train_unet.vae import refine_decoder, train_vae
@@ -71,7 +71,7 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
     folder = Path(config.output_dir)
     check_writable(folder / "train_log.jsonl")
     if config.vae_only:
-        folder.mkdir(parents=True, exist_ok=True)
+        check_same_run(folder / "settings.json", config.vae_settings())
         get_vae(config, folder)
         return folder / "vae"
     encoder = TextEncoder.load(config.text_encoder)
@@ -80,7 +80,8 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
             f"the UNet is conditioned on the base encoder with 77 positions, found "
             f"{encoder.model.config.max_position_embeddings} in {config.text_encoder}; name the base encoder's folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    of_encoder = {"text_encoder": weights_hash(config.text_encoder)}
+    check_same_run(folder / "settings.json", config.vae_settings() | config.unet_settings() | of_encoder)
     text_encoder = encoder.model.float().eval()
     vae = get_vae(config, folder)
     conditioner = Conditioner(text_encoder, encoder.tokenizer)
@@ -106,13 +107,17 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
     return save_pipeline(pipeline, folder / "pipeline", provenance(config, command, metrics))
 
 
+def weights_hash(text_encoder: str) -> str:
+    """SHA-256 of the text encoder's weights: the pool holds its states, so that another one cannot take over."""
+    return hash_file(find_encoder_folder(text_encoder) / "model.safetensors")
+
+
 def provenance(config: UnetConfig, command: list[str], metrics: dict[str, Any]) -> dict[str, Any]:
     """Where these weights come from: command, commit, settings, versions, metrics (hashes are added when saved)."""
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(command),
-        "commit": git.stdout.strip() or None,
+        "git_commit": source_commit(__file__),
         "config": asdict(config),
         "versions": {
             "python": platform.python_version(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -26,6 +27,25 @@ def load_state(path: Path, parts: dict[str, Any]) -> int:
     for name, part in parts.items():
         part.load_state_dict(state[name])
     return int(state["step"])
+
+
+def check_same_run(path: Path, settings: dict[str, Any]) -> None:
+    """Note at `path` what decides this run's result; ValueError when an earlier run in that folder had it otherwise.
+
+    Finished parts and states of a folder are taken as they are, so they must be those of the same run. Settings that
+    the earlier run did not note (it stopped after the VAE) are added. Makes the folder.
+    """
+    noted = json.loads(path.read_text()) if path.exists() else {}
+    for name, value in settings.items():
+        if noted.get(name, value) != value:
+            raise ValueError(
+                f"{path.parent} holds a run with {name} {noted[name]}, this one has {value}; give another output_dir, "
+                "the same setting, or delete the folder."
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(noted | settings, indent=1) + "\n")
+    os.replace(temporary, path)
 
 
 def put_in_place(fresh: Path, target: Path) -> None:
