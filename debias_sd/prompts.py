@@ -1,77 +1,250 @@
-"""A prompt of any length as windows that an encoder can read, split at sentence ends where possible.
+"""A prompt of any length as windows that text encoders can read, cut where a reader would cut.
 
 Each window holds up to `window - 2` tokens between a start and an end token: 75 of 77, 246 of 248. The windows' tokens,
-joined, are exactly the tokens of the prompt. A prompt that fits is one window, as `pipe.encode_prompt` makes it.
+joined, are exactly the tokens of the prompt. A window ends at the last sentence end that fits, else at the last clause
+end (comma, colon, dash, bracket), else at the last word end. A word is cut only where it alone is longer than a window:
+between characters; and a character, or the vectors of one textual inversion, only where they alone are longer.
+
+Several tokenizers get the same text in each window, cut where the tokens of all fit. Time is linear in the length.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.captions import split_sentences
+from debias_sd.cuts import cut_ranks
+from debias_sd.markup import Piece, read_markup
+
+Convert = Callable[[str, PreTrainedTokenizerBase], str]
 
 # How textual inversion names the second and later vectors of one learnt token: "<cat-toy>_1".
-_LATER_VECTOR = re.compile(r".*_\d+")
+_LATER_VECTOR = re.compile(r"(.+)_[1-9][0-9]*")
+_INK = re.compile(r"\S")
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one tokenizer makes of one window, without start token, end token and pads.
+
+    `weights` has one number a token, 1.0 without markup; `text` is the text without markup, the same for every
+    tokenizer.
+    """
+
+    ids: tuple[int, ...]
+    weights: tuple[float, ...]
+    text: str
+
+
+def split_prompt(
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    prompt: str,
+    *,
+    window: int,
+    weighting: str | None = None,
+    convert: Convert | None = None,
+) -> list[tuple[Window, ...]]:
+    """Return the prompt's windows, each with one `Window` a tokenizer; an empty prompt is one empty window.
+
+    Args:
+        window: positions of a window, start and end token counted.
+        weighting: "a1111" reads weights and BREAK, see `markup`; None reads the prompt as it stands.
+        convert: diffusers' `maybe_convert_prompt`, which spells a learnt token of several vectors out.
+
+    Start and end tokens typed in the prompt are spelled out. Raises ValueError when `window` has no room for a token.
+    """
+    return TokenizedPrompt.read(tokenizers, prompt, weighting=weighting, convert=convert).split(window)
+
+
+def shortest_window(
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+    prompts: Sequence[str],
+    *,
+    windows: Sequence[int],
+    weighting: str | None = None,
+    convert: Convert | None = None,
+) -> int:
+    """Return the shortest of `windows` that holds each prompt, or each part between BREAKs, whole; else the longest."""
+    texts = [TokenizedPrompt.read(tokenizers, text, weighting=weighting, convert=convert) for text in prompts]
+    return next((window for window in sorted(windows) if all(text.fits(window) for text in texts)), max(windows))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """All tokens that one tokenizer makes of a text, the character of the text that each starts at, rising, weights."""
+
+    ids: list[int]
+    starts: list[int]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The text between two BREAKs."""
+
+    text: str
+    tokens: tuple[Tokens, ...]
+
+
+@dataclass(frozen=True)
+class TokenizedPrompt:
+    """A prompt with the tokens of every tokenizer: made once, then measured against windows and split."""
+
+    parts: tuple[_Part, ...]
+    tags: tuple[str, ...]  # `<lora:name:1>`, left out of the text
+
+    @classmethod
+    def read(
+        cls,
+        tokenizers: Sequence[PreTrainedTokenizerBase],
+        prompt: str,
+        *,
+        weighting: str | None = None,
+        convert: Convert | None = None,
+    ) -> "TokenizedPrompt":
+        """Read the markup and tokenize; see `split_prompt`."""
+        markup = read_markup(prompt, weighting=weighting)
+        parts = (
+            _Part(text, tuple(_tokens(tokenizer, text, pieces, convert=convert) for tokenizer in tokenizers))
+            for text, pieces in zip(markup.texts, markup.parts, strict=True)
+        )
+        return cls(tuple(parts), markup.tags)
+
+    def fits(self, window: int) -> bool:
+        """Say whether every part between BREAKs is one window of this length."""
+        return all(len(tokens.ids) <= window - 2 for part in self.parts for tokens in part.tokens)
+
+    def split(self, window: int) -> list[tuple[Window, ...]]:
+        """Return the windows; see `split_prompt`."""
+        if window < 3:
+            raise ValueError(f"window is {window}, start, end and one token need 3; use 77 or 248.")
+        return [found for part in self.parts for found in _split_part(part, room=window - 2)]
+
+
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, pieces: tuple[Piece, ...], *, convert: Convert | None
+) -> Tokens:
+    """Return the tokens of a text, made of the whole of it: weights change no id.
+
+    All vectors of a learnt token start at its first character, all tokens of one character at that. A token that
+    reaches over a border of weights, as ".," of "(cat.), dog" does, has the weight of its first character.
+    """
+    added = tokenizer.get_added_vocab()
+    later = {name for name in added if (match := _LATER_VECTOR.fullmatch(name)) and match[1] in added}
+    spelled, origin = _spell_out(tokenizer, text, convert=convert, added=added) if convert and later else (text, None)
+    # verbose=False: the tokenizer's warning about long texts is about what this module does.
+    encoded = tokenizer(
+        spelled, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
+    )
+    ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
+    if origin is not None:
+        starts = [origin[start] for start in starts]
+    if later:  # typed out by the user, or spelled out here
+        later_ids = {added[name] for name in later}
+        for index in range(1, len(ids)):
+            if ids[index] in later_ids:
+                starts[index] = starts[index - 1]
+    starts = list(accumulate(starts, max))
+    if len(pieces) <= 1:
+        return Tokens(ids, starts, [pieces[0].weight if pieces else 1.0] * len(ids))
+    bounds = list(accumulate((len(piece.text) for piece in pieces[:-1]), initial=0))
+    return Tokens(ids, starts, [pieces[bisect_right(bounds, start) - 1].weight for start in starts])
+
+
+def _spell_out(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, convert: Convert, added: dict[str, int]
+) -> tuple[str, list[int]]:
+    """Return the text with each learnt token converted, and for each of its characters the one it comes from."""
+    names = re.compile("|".join(re.escape(name) for name in sorted(added, key=len, reverse=True)))
+    converted: dict[str, str] = {}
+    spelled, origin, end = [], [], 0
+    for match in names.finditer(text):
+        name = match.group()
+        if name not in converted:
+            converted[name] = convert(name, tokenizer)
+        vectors = converted[name]
+        spelled += [text[end : match.start()], vectors]
+        origin += [*range(end, match.start()), *([match.start()] * len(vectors))]
+        end = match.end()
+    return "".join([*spelled, text[end:]]), [*origin, *range(end, len(text))]
+
+
+def _split_part(part: _Part, *, room: int) -> list[tuple[Window, ...]]:
+    """Return the windows of up to `room` tokens."""
+    if all(len(tokens.ids) <= room for tokens in part.tokens):
+        return [_window(part, [(0, len(tokens.ids)) for tokens in part.tokens], part.text)]
+    places, counts = _common_places(part)
+    ranks = [*cut_ranks(part.text, places[:-1]), 0]
+    windows, start, reach, last = [], 0, 0, len(places) - 1
+    while start < last:
+        while reach < last and all(
+            after - before <= room for before, after in zip(counts[start], counts[reach + 1], strict=True)
+        ):
+            reach += 1
+        if reach == start:  # one character, or one textual inversion, alone is longer than a window
+            text = part.text[places[start] : places[start + 1]]
+            windows += _cut_tokens(part, counts[start], counts[start + 1], room=room, text=text)
+            start = reach = start + 1
+            continue
+        # The last one of the best rank; all that is left where it fits.
+        cut = last if reach == last else max(range(reach, start, -1), key=ranks.__getitem__)
+        spans = list(zip(counts[start], counts[cut], strict=True))
+        windows.append(_window(part, spans, part.text[places[start] : places[cut]]))
+        start = cut
+    return windows
+
+
+def _common_places(part: _Part) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Return the characters at which a token starts under every tokenizer, and how many tokens of each are before.
+
+    The first one is where the text begins, the last one its end. White space in front of a token is not its start.
+    """
+    firsts: list[dict[int, int]] = []
+    for tokens in part.tokens:
+        first: dict[int, int] = {}
+        for index, start in enumerate(tokens.starts):
+            ink = _INK.search(part.text, start) if part.text[start].isspace() else None
+            first.setdefault(ink.start() if ink else start, index)
+        firsts.append(first)
+    common = sorted(set.intersection(*(set(first) for first in firsts)))
+    found = [(place, tuple(first[place] for first in firsts)) for place in common]
+    inner = [(place, counts) for place, counts in found if any(counts)]
+    ends = tuple(len(tokens.ids) for tokens in part.tokens)
+    return (
+        [0, *(place for place, _ in inner), len(part.text)],
+        [(0,) * len(ends), *(counts for _, counts in inner), ends],
+    )
+
+
+def _cut_tokens(
+    part: _Part, start: tuple[int, ...], end: tuple[int, ...], *, room: int, text: str
+) -> list[tuple[Window, ...]]:
+    """Return windows for tokens that cannot be cut at a character; the text is said to be in the first."""
+    windows = []
+    while start != end:
+        stop = tuple(min(before + room, after) for before, after in zip(start, end, strict=True))
+        windows.append(_window(part, list(zip(start, stop, strict=True)), "" if windows else text))
+        start = stop
+    return windows
+
+
+def _window(part: _Part, spans: list[tuple[int, int]], text: str) -> tuple[Window, ...]:
+    """Return the window of the tokens from `spans`, one span a tokenizer."""
+    return tuple(
+        Window(tuple(tokens.ids[start:end]), tuple(tokens.weights[start:end]), text)
+        for tokens, (start, end) in zip(part.tokens, spans, strict=True)
+    )
 
 
 def split_windows(tokenizer: PreTrainedTokenizerBase, prompt: str, *, window: int) -> list[list[int]]:
-    """Return the prompt's token ids in windows, without start and end token; an empty prompt is one empty window.
-
-    A window ends at the last sentence end that fits, else at the last word end, else where it is full. Start and end
-    tokens typed in the prompt are spelled out. Raises ValueError when `window` has no room for a token.
-    """
-    if window < 3:
-        raise ValueError(f"window is {window}, start, end and one token need 3; use 77 or 248.")
-    # verbose=False: the tokenizer's warning about long texts is about what this function does.
-    encoded = tokenizer(
-        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
-    )
-    ids, room = encoded["input_ids"], window - 2
-    if len(ids) <= room:
-        return [ids]
-    sentences = _sentence_starts(prompt, [start for start, _ in encoded["offset_mapping"]])
-    words = _word_starts(tokenizer, ids)
-    windows, start = [], 0
-    while len(ids) - start > room:
-        end = start + room
-        places = range(end, start, -1)
-        cut = next((at for at in places if at in sentences), None) or next((at for at in places if at in words), end)
-        windows.append(ids[start:cut])
-        start = cut
-    return [*windows, ids[start:]]
+    """Return the ids of `split_prompt` for one tokenizer."""
+    return [list(found.ids) for (found,) in split_prompt([tokenizer], prompt, window=window)]
 
 
-def pad_window(tokenizer: PreTrainedTokenizerBase, content: list[int], *, window: int) -> list[int]:
+def pad_window(tokenizer: PreTrainedTokenizerBase, content: Sequence[int], *, window: int) -> list[int]:
     """Return `window` ids: start token, `content`, end token, then the tokenizer's pad id."""
     ids = [tokenizer.bos_token_id, *content, tokenizer.eos_token_id]
     return ids + [tokenizer.pad_token_id] * (window - len(ids))
-
-
-def _sentence_starts(prompt: str, offsets: list[int]) -> set[int]:
-    """Return the indices of the tokens that start a sentence, for tokens that start at the characters `offsets`.
-
-    Sentences come with their white space folded, so places are compared by the characters other than white space
-    before them.
-    """
-    before = [0, *accumulate(not character.isspace() for character in prompt)]
-    lengths = (sum(not character.isspace() for character in sentence) for sentence in split_sentences(prompt))
-    starts = set(accumulate(lengths))
-    return {
-        index
-        for index, offset in enumerate(offsets)
-        if before[offset] in starts and (index == 0 or before[offsets[index - 1]] < before[offset])
-    }
-
-
-def _word_starts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> set[int]:
-    """Return the indices where a word starts; the vectors of one textual-inversion token count as one word."""
-    added = tokenizer.get_added_vocab()
-    later = {id_ for token, id_ in added.items() if _LATER_VECTOR.fullmatch(token)}
-    whole = set(added.values())
-    tokens = tokenizer.convert_ids_to_tokens(ids)
-    return {
-        index
-        for index in range(1, len(ids))
-        if (tokens[index - 1].endswith("</w>") or ids[index - 1] in whole) and ids[index] not in later
-    }
