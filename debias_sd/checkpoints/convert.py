@@ -1,0 +1,121 @@
+"""Someone else's CLIP checkpoint -> an encoder folder that stock transformers and diffusers load, with its proof.
+
+    convert_checkpoint("longclip-L.pt", "long-clip-l")
+
+Read, find the text tower, settle what the file does not say, write, compare: the folder is put in its place only when
+it computes what the checkpoint computes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from debias_sd.checkpoints.architecture import settle_architecture
+from debias_sd.checkpoints.layouts import TRAINED, find_tower
+from debias_sd.checkpoints.proof import prove
+from debias_sd.checkpoints.reading import Source, read_source
+from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, settle_tokenizer
+from debias_sd.checkpoints.weights import DTYPES, settle_weights
+from debias_sd.checkpoints.writing import class_of, left_out_of, write_model, write_story
+from debias_sd.encoder_folder import replace_folder
+
+_BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion found, chose, left out and proved."""
+
+    folder: Path
+    layout: str
+    model_class: str
+    width: int
+    layers: int
+    heads: int
+    positions: int
+    tables: str
+    """"trained" or "published" where the source had two position tables, else "one"."""
+    activation: str
+    dtype: str
+    target: str | None
+    pad_id: int
+    tokenizer: str
+    left_out: dict[str, int]
+    notes: tuple[str, ...]
+    differences: dict[str, float]
+
+
+def convert_checkpoint(
+    source: str | Path,
+    target_folder: str | Path,
+    *,
+    part: int | None = None,
+    target: str | None = None,
+    positions: str = "trained",
+    positions_needed: int | None = None,
+    stretch: bool = False,
+    activation: str | None = None,
+    heads: int | None = None,
+    architecture: str | None = None,
+    image_tower: bool = False,
+    dtype: str | None = None,
+    tokenizer: str | Path | None = None,
+) -> Conversion:
+    """Write the text tower of a checkpoint file, a folder or a hub id as the encoder folder `target_folder`.
+
+    `part` chooses among several encoders in one file, from 1. `target` is what the encoder is for (sd1, sd2, sdxl,
+    sdxl-2, sd3, flux, retrieval) and decides the pad token, for sd2 also the last layer. `positions` is "trained", both
+    tables of a Long-CLIP merged, or "published", the first alone as DeBias-CLIP's official loader uses it.
+    `positions_needed` refuses a shorter file, `stretch` makes 77 positions 248. `activation`, `heads` and
+    `architecture` (a name of open_clip) say what a file does not. `image_tower` writes a whole `CLIPModel`. `dtype` is
+    float32, float16 or bfloat16, by default the file's own. `tokenizer` is a folder.
+
+    Raises ValueError with one sentence for every fault; nothing is written then, and an encoder folder that is there
+    stays.
+    """
+    for noun, value, allowed in (("target", target, TARGETS), ("dtype", dtype, DTYPES)):
+        if value is not None and value not in allowed:
+            raise ValueError(f"{noun} is {value!r}, allowed are {', '.join(allowed)}; correct it.")
+    read = read_source(source)
+    tower = find_tower(read, part=part)
+    known = settle_architecture(
+        read, tower, heads=heads, activation=activation, architecture=architecture, image_tower=image_tower
+    )
+    vocabulary, width = tower.text["token_embedding.weight"].shape
+    files = _tokenizer_folder(read, tokenizer)
+    use = target or tower.target or (None if files is not None else _BY_WIDTH.get(width, "retrieval"))
+    weights = settle_weights(
+        read.name, tower, target=target or tower.target, positions=positions, positions_needed=positions_needed,
+        stretch=stretch, image_tower=image_tower, dtype=dtype,
+    )  # fmt: skip
+    rows = len(weights.written["positional_embedding"])
+    words, origin = settle_tokenizer(files, vocabulary=vocabulary, positions=rows, target=use)
+    differences: dict[str, float] = {}
+    result = Conversion(
+        folder=Path(target_folder).expanduser(), layout=tower.layout, model_class=class_of(weights), width=width,
+        layers=weights.layers, heads=known.heads, positions=rows, tables=positions if TRAINED in tower.text else "one",
+        activation=known.activation, dtype=str(weights.dtype).removeprefix("torch."), target=use,
+        pad_id=words.pad_token_id, tokenizer=origin, left_out=left_out_of(tower, weights),
+        notes=known.notes + weights.notes, differences=differences,
+    )  # fmt: skip
+
+    def write(folder: Path) -> None:
+        write_model(folder, read, tower, weights, known, words)
+        differences.update(prove(folder, weights, known, words, model_class=result.model_class))
+        write_story(folder, read, result)
+
+    replace_folder(result.folder, write)
+    return result
+
+
+def _tokenizer_folder(read: Source, tokenizer: str | Path | None) -> Path | None:
+    """Return the folder with tokenizer files: the one asked for, the source's own, or its pipeline's; None without."""
+    if tokenizer is not None:
+        folder = Path(tokenizer).expanduser()
+        if not has_tokenizer(folder):
+            raise ValueError(f"{tokenizer} has no tokenizer files; give the folder that holds tokenizer.json.")
+        return folder
+    if read.folder is None:
+        return None
+    folder = read.folder.resolve()
+    beside = folder.parent / folder.name.replace("text_encoder", "tokenizer")  # as diffusers lays a pipeline out
+    return next((one for one in (folder, beside) if has_tokenizer(one)), None)

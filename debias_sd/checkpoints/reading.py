@@ -1,0 +1,245 @@
+"""A checkpoint on disk or on the hub -> its tensors by name, and what else is known of it.
+
+What a file is, its first bytes and its content say, never its suffix. Nothing of a file is ever run: pickles are read
+with `weights_only=True`, TorchScript archives by their structure alone. Tensors of safetensors files and of torch's zip
+files are mapped, not read: of a 7 GB Stable Diffusion file only the text encoder comes into memory.
+"""
+
+import hashlib
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from debias_sd.checkpoints.archive import is_torchscript, read_torchscript, root_of
+from debias_sd.encoder_folder import FILES, HUB_ID, read_json
+
+ANCHOR = "token_embedding.weight"  # what every CLIP text tower holds, in each naming
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "open_clip_pytorch_model.safetensors")
+_HUB = (*FILES, "model-*.safetensors", _INDEXES[0], "open_clip_config.json", _OPEN_CLIP[0])
+_HUB_PICKLES = ("pytorch_model*.bin", _INDEXES[1], _OPEN_CLIP[1])
+# Training scripts leave numpy scalars next to the weights (the epoch); none of these types runs code.
+_SCALAR = numpy._core.multiarray.scalar
+_NUMPY = [
+    _SCALAR,
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    numpy.dtype,
+    *(type(numpy.dtype(code)) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
+]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read: tensors by their own names, and what stands beside them."""
+
+    name: str
+    """File or folder name, or the hub id; no path."""
+    format: str
+    tensors: Mapping[str, Tensor]
+    sha256: dict[str, str]
+    """By file name, of each file that holds weights."""
+    beside: tuple[str, ...] = ()
+    """Entries next to the state dict of a training checkpoint: epoch, optimizer."""
+    config: dict[str, object] | None = None
+    """config.json of a transformers folder."""
+    open_clip: dict[str, object] | None = None
+    """open_clip_config.json of an open_clip folder."""
+    folder: Path | None = field(default=None, compare=False)
+    """Where the tokenizer files lie, for a folder."""
+
+
+def read_source(source: str | Path) -> Source:
+    """Read a checkpoint file, a transformers or open_clip folder, or a hub id.
+
+    Raises ValueError with one sentence for everything that is no checkpoint, is damaged, or could run code.
+    """
+    name, path = str(source), Path(source).expanduser()
+    if path.is_dir():
+        return _read_folder(path, path.resolve().name)
+    if path.is_file():
+        tensors, beside, kind = _read_file(path)
+        return Source(name=path.name, format=kind, tensors=tensors, sha256={path.name: _sha256(path)}, beside=beside)
+    if not HUB_ID.fullmatch(name) or path.parent.is_dir():
+        raise ValueError(f"checkpoint {name} does not exist; give a file, a folder or a hub id.")
+    return _read_folder(_download(name), name)
+
+
+def _download(name: str) -> Path:
+    """Return the snapshot of a hub repository; its pickles only when it has no safetensors."""
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=list(_HUB)))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*_HUB, *_HUB_PICKLES]))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"checkpoint {name} is no local file or folder and the hub did not give it ({type(error).__name__}); check "
+            "the name, the network and HF_HUB_OFFLINE."
+        ) from error
+    return folder
+
+
+def _read_folder(folder: Path, name: str) -> Source:
+    if (folder / "model_index.json").is_file():
+        raise ValueError(
+            f"{name} is a whole pipeline; give one of its text encoders, {folder / 'text_encoder'} for instance."
+        )
+    config = open_clip = None
+    if (folder / "config.json").is_file():
+        config, kind, files = _read_clip_config(folder), "transformers folder", _weight_files(folder)
+    elif (folder / "open_clip_config.json").is_file():
+        open_clip, kind = _read_open_clip_config(folder), "open_clip folder"
+        files = [folder / file for file in _OPEN_CLIP if (folder / file).is_file()][:1]
+    else:
+        raise ValueError(f"folder {name} has no config.json; give the folder of a CLIP text encoder, or a file.")
+    if not files:
+        raise ValueError(
+            f"folder {name} holds no weights ({', '.join((*_WEIGHTS, _OPEN_CLIP[0]))}); copy them into it."
+        )
+    tensors: dict[str, Tensor] = {}
+    beside: tuple[str, ...] = ()
+    for file in files:
+        part, entries, _ = _read_file(file)
+        tensors, beside = tensors | dict(part), beside + entries
+    hashes = {file.name: _sha256(file) for file in files}
+    return Source(name, kind, tensors, hashes, beside, config, open_clip, folder)
+
+
+def _read_clip_config(folder: Path) -> dict[str, object]:
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in ("clip", "clip_text_model"):
+        raise ValueError(
+            f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model'; give a CLIP "
+            "model."
+        )
+    return config
+
+
+def _read_open_clip_config(folder: Path) -> dict[str, object]:
+    config = read_json(folder / "open_clip_config.json")
+    model = config.get("model_cfg") if isinstance(config, dict) else None
+    if not isinstance(model, dict) or not isinstance(model.get("text_cfg"), dict):
+        raise ValueError(f"open_clip_config.json in {folder} has no model_cfg with a text_cfg; copy it again.")
+    return config
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of a transformers folder's weights; safetensors before pickles, shards by their index."""
+    for whole, index in zip(_WEIGHTS, _INDEXES, strict=True):
+        if (folder / whole).is_file():
+            return [folder / whole]
+        if (folder / index).is_file():
+            content = read_json(folder / index)
+            shards = content.get("weight_map") if isinstance(content, dict) else None
+            if not isinstance(shards, dict) or any(Path(str(shard)).name != shard for shard in shards.values()):
+                raise ValueError(f"{folder / index} has no weight_map of file names; copy it again.")
+            return [folder / shard for shard in sorted(set(shards.values()))]
+    return []
+
+
+def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
+    """Return a file's tensors, the entries beside them, and its format."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); copy or download it again.") from error
+    if not head:
+        raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
+    if head[:2] == b"PK":
+        return _read_zip(path)
+    if head[8:9] == b"{":
+        return _read_safetensors(path), (), "safetensors"
+    if head[:1] == b"\x80":
+        return *_unwrap(path, _load_pickle(path, mmap=False)), "torch pickle"
+    raise ValueError(f"{path} is no checkpoint (safetensors, torch or TorchScript); give the weights file itself.")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
+
+
+def _read_zip(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
+    root = root_of(names)
+    if root is None:
+        raise ValueError(f"{path} is a zip archive but no torch checkpoint; unpack it and give the weights file.")
+    if not is_torchscript(names, root):
+        return *_unwrap(path, _load_pickle(path, mmap=True)), "torch zip"
+    try:
+        return read_torchscript(path), (), "TorchScript archive"
+    except pickle.UnpicklingError as error:
+        raise ValueError(_could_run(path, error)) from error
+    except (KeyError, RuntimeError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is a damaged TorchScript archive; copy or download it again.") from error
+
+
+def _load_pickle(path: Path, *, mmap: bool) -> object:
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
+            warnings.simplefilter("ignore", UserWarning)  # of a pickle protocol that is not torch.save's own
+            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise ValueError(_could_run(path, error)) from error
+    except Exception as error:  # whatever torch's readers raise on bytes that are no checkpoint: KeyError, IndexError
+        raise ValueError(f"{path} is truncated, damaged or no torch checkpoint; copy or download it again.") from error
+
+
+def _could_run(path: Path, error: pickle.UnpicklingError) -> str:
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    what = f"the Python object {found[1]}" if found else "more than tensors and plain values"
+    return (
+        f"{path} is a pickle with {what} in it, reading it could run code; nothing was run, save only the model's "
+        "state_dict, best as safetensors, and give that file."
+    )
+
+
+def _unwrap(path: Path, content: object) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return the state dict of a loaded checkpoint, and the names of the entries that stand beside it."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict; save model.state_dict().")
+    content = {str(name): value for name, value in content.items()}
+    inner = {name: value for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)}
+    if not _holds_tensors(content) and inner:
+        rank = {name: (not _holds_tower(inner[name]), name != "state_dict", name != "model") for name in inner}
+        state = content.pop(min(rank, key=rank.__getitem__))
+    else:
+        state, content = content, {}
+    tensors = {str(name): value.detach() for name, value in state.items() if isinstance(value, Tensor)}
+    content |= {str(name): value for name, value in state.items() if not isinstance(value, Tensor)}
+    if not tensors:
+        raise ValueError(f"{path} holds no tensors by name; save model.state_dict() and give that file.")
+    return tensors, tuple(sorted(content))
+
+
+def _holds_tensors(value: dict[object, object]) -> bool:
+    return any(isinstance(tensor, Tensor) for tensor in value.values())
+
+
+def _holds_tower(value: dict[object, object]) -> bool:
+    return any(str(name).endswith(ANCHOR) for name in value)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,142 @@
+"""The tensors that a conversion writes, and those that it is checked against, both in OpenAI's naming.
+
+They differ where a conversion is exact by an argument, not by renaming: two position tables become one. Everything that
+is a choice (which tables, a stretch, the dtype, a layer that the target leaves out) is made on both sides.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from debias_sd.checkpoints.keys import State, vision_to_openai
+from debias_sd.checkpoints.layouts import TRAINED, Tower
+from debias_sd.checkpoints.reference import count_blocks
+from debias_sd.positions import KEEP, merge_position_tables, stretch_positions
+
+TABLES = ("trained", "published")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+SD2_LAYERS = 24  # Stable Diffusion 2.x reads the states before the last of these; diffusers keeps 23
+
+
+class Weights(NamedTuple):
+    """One text tower twice, and the image tower."""
+
+    source: State
+    """As the checkpoint computes it, all blocks and both tables."""
+    written: State
+    """As the folder has it, one table."""
+    image: State
+    layers: int
+    """Blocks that are written."""
+    dtype: torch.dtype
+    notes: tuple[str, ...]
+
+
+def settle_weights(
+    name: str,
+    tower: Tower,
+    *,
+    target: str | None,
+    positions: str,
+    positions_needed: int | None,
+    stretch: bool,
+    image_tower: bool,
+    dtype: str | None,
+) -> Weights:
+    """Choose tables, length, layers and dtype; `name` is the checkpoint's, for messages.
+
+    Raises ValueError for tensors that are not finite or no floating-point numbers, for a choice that the checkpoint
+    does not have, and for too few positions.
+    """
+    notes: list[str] = []
+    image = _image(name, tower, wanted=image_tower)
+    chosen = _table_choice(name, tower.text, positions)
+    width = dtype and DTYPES[dtype]
+    source = _cast(name, chosen, width)
+    text_dtype = source["token_embedding.weight"].dtype
+    image = _cast(name, image, text_dtype)
+    written = dict(source)
+    if TRAINED in source:
+        written["positional_embedding"] = merge_position_tables(source["positional_embedding"], written.pop(TRAINED))
+    rows = len(written["positional_embedding"])
+    if stretch:
+        written["positional_embedding"] = _stretched(name, written["positional_embedding"])
+        source = {key: tensor for key, tensor in source.items() if key != TRAINED}
+        source["positional_embedding"] = written["positional_embedding"]
+        notes.append(f"positions stretched from {rows} to {len(written['positional_embedding'])}, not trained")
+    rows = len(written["positional_embedding"])
+    if positions_needed is not None and rows < positions_needed:
+        raise ValueError(
+            f"{name}: this file has {rows} positions, {positions_needed} are needed; give a longer checkpoint, or "
+            "--stretch for 248 without training."
+        )
+    layers = count_blocks(source, "")
+    if target == "sd2" and layers == SD2_LAYERS:
+        if image_tower:
+            raise ValueError("--target sd2 leaves out the last layer, a whole CLIPModel needs it; give one of the two.")
+        layers -= 1
+        last = f"transformer.resblocks.{layers}."
+        written = {key: one for key, one in written.items() if not key.startswith(last) and key != "text_projection"}
+        notes.append(
+            f"layer {SD2_LAYERS} and the projection behind it left out: Stable Diffusion 2.x reads layer {layers}"
+        )
+    return Weights(source, written, image, layers, text_dtype, tuple(notes))
+
+
+def _table_choice(name: str, text: State, positions: str) -> State:
+    if positions not in TABLES:
+        raise ValueError(f"positions is {positions!r}, allowed are {' and '.join(TABLES)}; correct it.")
+    if positions == "trained":
+        return text
+    if TRAINED not in text:
+        rows = len(text["positional_embedding"])
+        raise ValueError(
+            f"{name} has one position table, of {rows} rows; --positions chooses between two, leave it out."
+        )
+    return {key: tensor for key, tensor in text.items() if key != TRAINED}
+
+
+def _stretched(name: str, table: Tensor) -> Tensor:
+    if len(table) > 77 or len(table) < KEEP + 2:
+        raise ValueError(
+            f"{name}: this file has {len(table)} positions, --stretch is for {KEEP + 2} to 77; leave it out."
+        )
+    return stretch_positions(table)
+
+
+def _image(name: str, tower: Tower, *, wanted: bool) -> State:
+    if not wanted:
+        return {}
+    if not tower.image:
+        raise ValueError(f"{name} holds no image tower; leave out --image-tower, or give the whole CLIP model.")
+    if "text_projection" not in tower.text:
+        raise ValueError(f"{name} holds no text projection, a whole CLIPModel needs it; leave out --image-tower.")
+    if tower.naming != "openai":
+        return vision_to_openai(tower.image)
+    if "visual.class_embedding" not in tower.image:
+        kind = "a timm network" if any(key.startswith("visual.trunk.") for key in tower.image) else "a ResNet"
+        raise ValueError(
+            f"the image tower of {name} is {kind}, a CLIPModel's is a Vision Transformer; leave out --image-tower to "
+            "convert the text tower."
+        )
+    return tower.image
+
+
+def _cast(name: str, state: State, dtype: torch.dtype | None) -> State:
+    """Return `state` in one dtype, the widest of its own unless told, each tensor with memory of its own."""
+    for key, tensor in state.items():
+        if tensor.dtype not in (*DTYPES.values(), torch.float64):
+            allowed = ", ".join(DTYPES)
+            raise ValueError(f"{key} of {name} is {tensor.dtype}, allowed are {allowed}; give an unquantised file.")
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{key} of {name} holds NaN or infinite values; the checkpoint is broken, give another.")
+    if dtype is None and state:
+        dtype = torch.float16 if all(one.dtype == torch.float16 for one in state.values()) else None
+        for tensor in state.values():
+            dtype = tensor.dtype if dtype is None else torch.promote_types(dtype, tensor.dtype)
+    cast = {key: tensor.to(dtype, copy=True).contiguous() for key, tensor in state.items()}
+    for key, tensor in cast.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{key} of {name} has values too large for {dtype}; give another --dtype.")
+    return cast
