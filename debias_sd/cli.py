@@ -8,9 +8,16 @@ import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
-from debias_sd.commands import compare, evaluate, generate, tokens
+from debias_sd.commands import compare, convert, evaluate, export, generate, tokens
 
-COMMANDS = {"generate": generate, "compare": compare, "tokens": tokens, "evaluate": evaluate}
+COMMANDS = {
+    "generate": generate,
+    "compare": compare,
+    "tokens": tokens,
+    "evaluate": evaluate,
+    "convert": convert,
+    "export": export,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

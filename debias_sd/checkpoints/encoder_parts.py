@@ -1,0 +1,124 @@
+"""An encoder folder taken apart for export: both towers' tensors as the file holds them, and what the configs say.
+
+Tensors are read from model.safetensors, not from a loaded model: they keep their dtype, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import CLIPTextConfig, CLIPVisionConfig
+
+from debias_sd.checkpoints.keys import State, text_to_openai, vision_to_openai
+from debias_sd.encoder import TextEncoder
+from debias_sd.encoder_folder import find_encoder_folder
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_WORLD = (0.5, 0.5, 0.5)  # of the embedded world's pictures: train_encoder/data.py
+_IMAGE = ("vision_model.", "visual_projection.")
+_POSITION_IDS = "embeddings.position_ids"  # saved by old versions, a constant
+
+
+@dataclass(frozen=True)
+class EncoderParts:
+    """A checked encoder; `text` and `image` are in OpenAI's naming, `image` is empty without an image tower."""
+
+    folder: Path
+    encoder: TextEncoder
+    text: State
+    image: State
+    vision: CLIPVisionConfig | None
+
+    @property
+    def config(self) -> CLIPTextConfig:
+        return self.encoder.model.config
+
+    @property
+    def ends_with_last_id(self) -> bool:
+        """Whether the end token has the largest id, which is how readers of OpenAI's naming find it."""
+        return self.config.eos_token_id == self.config.vocab_size - 1
+
+    @property
+    def pixels(self) -> tuple[list[float], list[float]]:
+        """Mean and deviation of the pictures that the image tower was trained on, as the folder says, or CLIP's own."""
+        path = self.folder / "preprocessor_config.json"
+        stated = _read_object(path)
+        training = self.encoder.provenance.get("config")
+        in_world = isinstance(training, dict) and training.get("train_data") == "shapes"
+        default = (_WORLD, _WORLD) if in_world else (CLIP_MEAN, CLIP_STD)
+        names = ("image_mean", "image_std")
+        found = [list(stated.get(name) or values) for name, values in zip(names, default, strict=True)]
+        for name, values in zip(names, found, strict=True):
+            if len(values) != 3 or not all(isinstance(value, int | float) for value in values):
+                raise ValueError(f"{name} in {path} is {values}, three numbers are needed; correct it.")
+        return found[0], found[1]
+
+
+def read_parts(source: str | Path) -> EncoderParts:
+    """Return the encoder `source` (an embedded name, a folder or a hub id) in parts.
+
+    Raises ValueError with one sentence for every fault of the folder, and for a tensor that belongs to no CLIP.
+    """
+    folder = find_encoder_folder(source)
+    encoder = TextEncoder.load(folder)  # names every fault of the text side
+    state = _read_tensors(folder / "model.safetensors")
+    image = {name: tensor for name, tensor in state.items() if name.startswith(_IMAGE)}
+    text = text_to_openai({name: tensor for name, tensor in state.items() if name not in image})
+    image = vision_to_openai(image) if image else {}
+    vision = _read_vision(folder, image) if image else None
+    return EncoderParts(folder, encoder, text=text, image=image, vision=vision)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys() if not name.endswith(_POSITION_IDS)}
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
+
+
+def _read_object(path: Path) -> dict[str, object]:
+    """Return a JSON object that may be missing."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is no JSON object; correct or delete it.")
+    return content
+
+
+def _read_vision(folder: Path, state: State) -> CLIPVisionConfig:
+    """Return the image tower's config; ValueError when it does not describe the tensors (in OpenAI's naming)."""
+    try:
+        config = CLIPVisionConfig.from_pretrained(folder)
+    except (OSError, TypeError, ValueError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"vision_config in {folder}/config.json is not valid ({reason}); correct it.") from error
+    width, channels, patch = state["visual.conv1.weight"].shape[:3]
+    mlps = [len(tensor) for name, tensor in state.items() if name.endswith(".mlp.c_fc.bias")]
+    facts = {
+        "hidden_size": width,
+        "num_channels": channels,
+        "patch_size": patch,
+        "num_hidden_layers": len(mlps),
+        "intermediate_size": mlps[0] if mlps else config.intermediate_size,
+        "image_size": round((len(state["visual.positional_embedding"]) - 1) ** 0.5) * patch,
+    }
+    for name, found in facts.items():
+        stated = getattr(config, name)
+        # A picture's last rows that fill no patch are not read: 30 pixels are two patches of 14.
+        if stated != found and not (name == "image_size" and stated // patch == found // patch):
+            raise ValueError(
+                f"vision_config in {folder}/config.json says {name} {stated}, the image tower of model.safetensors has "
+                f"{found}; they belong to different models, copy both from one."
+            )
+    return config
