@@ -1,0 +1,183 @@
+"""The prompts and negative prompts of one call as rows of token ids, for every text encoder of a pipeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from debias_sd.prompts import Convert, TokenizedPrompt, Window
+from debias_sd.states import Row
+from debias_sd.tokens import check_text
+
+SHORT = 77
+Prompt = str | Sequence[str]
+Texts = list[list[str]]  # encoder by encoder, the texts that it reads
+Windows = list[list[list[Window]]]  # side by side (prompts, negative prompts), text by text
+_WHOLE = 2**62  # a window that holds any text
+
+
+class Reader(NamedTuple):
+    """How a text encoder is fed; `positions` is None for T5, whose positions are relative: any text is one window."""
+
+    tokenizer: PreTrainedTokenizerBase
+    positions: int | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one text encoder reads: `sides` as in `Windows`, with start, end and pads.
+
+    `fill` is the empty window; `weights` are those of all tokens, side by side, None where all are 1; `count` is the
+    number of windows of the longest text of the call.
+    """
+
+    sides: list[list[list[Row]]]
+    weights: list[Float[Tensor, "batch tokens"] | None]
+    fill: Row
+    count: int
+
+
+def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None = None, side: str = "prompt") -> Texts:
+    """Return the texts of each encoder: the first of `given` is for all that have none of their own.
+
+    `size` is the number of prompts that these texts belong to; one text is for all of them.
+    Raises ValueError for lists of different lengths, texts that are none, and texts for an encoder that is not there.
+    """
+    for number, text in enumerate(given[readers:], readers + 1):
+        if text:
+            raise ValueError(
+                f"{side}_{number} is for text encoder {number} and this pipeline has {readers}; leave it out."
+            )
+    texts = []
+    for text in given[:readers]:
+        text = text or given[0]  # as diffusers reads an empty second prompt
+        if not isinstance(text, str | list | tuple):
+            raise ValueError(f"a {side} is of type {type(text).__name__}, allowed is str or a list of str; give text.")
+        found = [text] * (size or 1) if isinstance(text, str) else list(text)
+        if not found and size is None:
+            raise ValueError("0 prompts are given; give one or more.")
+        size = len(found) if size is None else size
+        if len(found) != size:
+            what = "prompts for another text encoder" if side == "prompt" else "negative prompts"
+            raise ValueError(f"{size} prompts come with {len(found)} {what}; give one for each.")
+        for one in found:
+            if not isinstance(one, str):
+                raise ValueError(f"a {side} is of type {type(one).__name__}, allowed is str; give text.")
+            check_text(one)
+        texts.append(found)
+    return texts
+
+
+class PromptBatch:
+    """All texts of a call, each different one tokenized once for the encoders that read it.
+
+    CLIP encoders that read the same texts are cut at the same places; T5 reads by itself.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        sides: Sequence[Texts],
+        *,
+        weighting: str | None = None,
+        convert: Convert | None = None,
+    ) -> None:
+        """For `weighting` and `convert` see `split_prompt`."""
+        self._readers, self._sides = readers, sides
+        self._clips = [index for index, reader in enumerate(readers) if reader.positions is not None]
+        together = all(side[index] == side[self._clips[0]] for side in sides for index in self._clips)
+        alone = [[index] for index in range(len(readers)) if not together or index not in self._clips]
+        self._prompts: list[tuple[list[int], dict[str, TokenizedPrompt]]] = []
+        for group in [self._clips, *alone] if together else alone:
+            tokenizers = [readers[index].tokenizer for index in group]
+            texts = dict.fromkeys(text for side in sides for text in side[group[0]])
+            options = {"weighting": weighting, "convert": convert}
+            self._prompts.append((group, {text: TokenizedPrompt.read(tokenizers, text, **options) for text in texts}))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The `<lora:name:1>` tags that weighting has left out of the texts, each once."""
+        return tuple(dict.fromkeys(tag for _, texts in self._prompts for text in texts.values() for tag in text.tags))
+
+    def rows(self, *, window: int | str | None = None, shortest: int = 1) -> list[Rows]:
+        """Return the rows of every encoder.
+
+        Args:
+            window: None is all that the CLIP encoders read; "auto" 77 if every text fits in it, else all; or a number.
+            shortest: tokens that T5's rows have at least; they are as long as the longest text needs.
+
+        Raises ValueError for a window that an encoder does not have.
+        """
+        length = self._window_length(window)
+        windows = self._split(length)
+        count = max(len(text) for index in self._clips for side in windows[index] for text in side)
+        return [
+            _rows(reader.tokenizer, windows[index], length=shortest, count=1)
+            if reader.positions is None
+            else _rows(reader.tokenizer, windows[index], length=length, count=count)
+            for index, reader in enumerate(self._readers)
+        ]
+
+    def _window_length(self, window: int | str | None) -> int:
+        clips = [self._readers[index] for index in self._clips]
+        positions = min(reader.positions for reader in clips)
+        longest = min(positions, *(reader.tokenizer.model_max_length for reader in clips))
+        if window == "auto":
+            found = [text for group, texts in self._prompts if group[0] in self._clips for text in texts.values()]
+            return SHORT if longest > SHORT and all(text.fits(SHORT) for text in found) else longest
+        window = longest if window is None else window
+        if not isinstance(window, int) or not 3 <= window <= positions:
+            raise ValueError(
+                f"window is {window!r}, this text encoder reads 3 to {positions} tokens; use {SHORT}, {positions} or "
+                "'auto'."
+            )
+        return window
+
+    def _split(self, length: int) -> dict[int, Windows]:
+        """Return the windows of every encoder."""
+        windows = {}
+        for group, texts in self._prompts:
+            is_whole = group[0] not in self._clips
+            split = {text: prompt.split(_WHOLE if is_whole else length) for text, prompt in texts.items()}
+            for place, index in enumerate(group):
+                found = {text: [one[place] for one in cut] for text, cut in split.items()}
+                if is_whole:  # a BREAK only begins a window
+                    found = {text: [_joined(parts)] for text, parts in found.items()}
+                windows[index] = [[found[text] for text in side[index]] for side in self._sides]
+        return windows
+
+
+def _joined(parts: Sequence[Window]) -> Window:
+    ids = tuple(one for part in parts for one in part.ids)
+    weights = tuple(one for part in parts for one in part.weights)
+    return Window(ids, weights, "".join(part.text for part in parts))
+
+
+def _rows(tokenizer: PreTrainedTokenizerBase, windows: Windows, *, length: int, count: int) -> Rows:
+    """Return rows of `length` tokens, or more where a window has more."""
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    ends = len(start) + 1
+    length = max(length, ends + max(len(one.ids) for side in windows for text in side for one in text))
+
+    def row(ids: Sequence[int]) -> Row:
+        return (*start, *ids, tokenizer.eos_token_id, *[tokenizer.pad_token_id] * (length - ends - len(ids)))
+
+    def weights(side: list[list[Window]]) -> Float[Tensor, "batch tokens"] | None:
+        if all(weight == 1 for text in side for one in text for weight in one.weights):
+            return None
+        table = torch.ones(len(side), count, length)
+        for text, target in zip(side, table, strict=True):
+            for one, place in zip(text, target, strict=False):
+                place[len(start) : len(start) + len(one.ids)] = torch.tensor(one.weights)
+        return table.reshape(len(side), -1)
+
+    return Rows(
+        sides=[[[row(one.ids) for one in text] for text in side] for side in windows],
+        weights=[weights(side) for side in windows],
+        fill=row(()),
+        count=count,
+    )
