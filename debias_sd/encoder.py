@@ -7,7 +7,7 @@ becomes one of 20 + 57 * 4 = 248 by `stretch` (Long-CLIP, arXiv 2403.15378, with
 
 import copy
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,12 +16,14 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import CLIPModel, CLIPTextModel, PreTrainedTokenizerBase
+from transformers import CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 
 from debias_sd.encoder_folder import (
     PREFIX,
+    PROJECTION,
     find_encoder_folder,
     read_known_words,
+    read_projection,
     read_provenance,
     read_text_model,
     read_tokenizer,
@@ -30,7 +32,7 @@ from debias_sd.encoder_folder import (
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
 from debias_sd.tokens import count_tokens, tokenize
 
-Model = TypeVar("Model", CLIPModel, CLIPTextModel)
+Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)
 
 
 class TextEmbedding(NamedTuple):
@@ -40,32 +42,49 @@ class TextEmbedding(NamedTuple):
     pooled: Float[Tensor, "batch width"]
 
 
+def text_tower(model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection) -> CLIPTextModel:
+    """Return the part of `model` that reads text; a `CLIPTextModel` is that part."""
+    return model if isinstance(model, CLIPTextModel) else model.text_model
+
+
 def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> Model:
-    """Return a copy of a `CLIPModel` or `CLIPTextModel` with text positions from `keep` on `factor` times finer.
+    """Return a copy of `model` with text positions from `keep` on `factor` times finer.
 
     The input is not changed. The tokenizer must follow: `TextEncoder.stretch` does both.
     """
     stretched = copy.deepcopy(model)
-    tower = stretched.text_model if isinstance(stretched, CLIPModel) else stretched
+    stretch_in_place(stretched, keep=keep, factor=factor)
+    return stretched
+
+
+def stretch_in_place(
+    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection, *, keep: int = KEEP, factor: int = FACTOR
+) -> None:
+    """Give `model` itself the longer position table of `stretch_encoder`, without a second copy of its weights."""
+    tower = text_tower(model)
     embeddings = tower.embeddings
     with torch.no_grad():
         table = stretch_positions(embeddings.position_embedding.weight, keep=keep, factor=factor)
     embeddings.position_embedding = nn.Embedding.from_pretrained(table, freeze=False)
     embeddings.position_ids = torch.arange(len(table), device=table.device)[None]
-    tower.config.max_position_embeddings = len(table)
-    if isinstance(stretched, CLIPModel):
-        stretched.config.text_config.max_position_embeddings = len(table)
-    return stretched
+    # A CLIPModel keeps the text part's config once more inside its own.
+    for config in (tower.config, model.config.text_config if isinstance(model, CLIPModel) else model.config):
+        config.max_position_embeddings = len(table)
 
 
 @dataclass(frozen=True, eq=False)
 class TextEncoder:
-    """A text model and its tokenizer; `known_words` are the only words it was trained on, None means no such list."""
+    """A text model and its tokenizer; `known_words` are the only words it was trained on, None means no such list.
+
+    `projection`, [projection width, width], takes the pooled vector into the space that images share; it is None in a
+    folder that has only the text model. SDXL and Stable Diffusion 3 condition on the projected vector.
+    """
 
     model: CLIPTextModel
     tokenizer: PreTrainedTokenizerBase
     known_words: frozenset[str] | None = None
     provenance: dict[str, object] = field(default_factory=dict)
+    projection: Tensor | None = None
 
     @classmethod
     def load(cls, source: str | Path) -> "TextEncoder":
@@ -80,6 +99,7 @@ class TextEncoder:
             tokenizer=tokenizer,
             known_words=read_known_words(folder),
             provenance=read_provenance(folder),
+            projection=read_projection(folder),
         )
         encoder.check()
         return encoder
@@ -119,14 +139,15 @@ class TextEncoder:
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.model_max_length = model.config.max_position_embeddings
         story = self.provenance | {"stretched": {"from": self.positions, "keep": keep, "factor": factor}}
-        return TextEncoder(model, tokenizer, known_words=self.known_words, provenance=story)
+        return replace(self, model=model, tokenizer=tokenizer, provenance=story)
 
     def to(self, *, device: torch.device, dtype: torch.dtype) -> "TextEncoder":
         """Return this encoder when it is already there, otherwise a copy that is."""
         if self.model.device == device and self.model.dtype == dtype:
             return self
         model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
-        return TextEncoder(model, self.tokenizer, known_words=self.known_words, provenance=self.provenance)
+        projection = self.projection if self.projection is None else self.projection.to(device=device, dtype=dtype)
+        return replace(self, model=model, projection=projection)
 
     @torch.no_grad()
     def embed(self, texts: list[str]) -> TextEmbedding:
@@ -148,8 +169,12 @@ class TextEncoder:
         config = copy.deepcopy(self.model.config)
         config.architectures = ["CLIPTextModel"]
         config.dtype = self.model.dtype
-        config.save_pretrained(folder)
         state = {PREFIX + name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        if self.projection is not None:
+            config.architectures = ["CLIPTextModelWithProjection"]
+            config.projection_dim = len(self.projection)
+            state[PROJECTION] = self.projection.contiguous()
+        config.save_pretrained(folder)
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         self.tokenizer.save_pretrained(folder)
         versions = {name: metadata.version(name) for name in ("debias-sd", "torch", "transformers")}

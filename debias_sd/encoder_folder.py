@@ -1,8 +1,9 @@
 """A text-encoder folder on disk: find it, read it with every fault named, write it in one step.
 
 A folder holds config.json, model.safetensors, tokenizer files, provenance.json and, for a small vocabulary,
-known_words.json. Both layouts of the weights are read: a `CLIPTextModel`, and a whole `CLIPModel`, whose image tower
-is left aside. Keys are written as transformers 4 had them (`text_model.` in front), which transformers 5 reads too.
+known_words.json. All layouts of the weights are read: `CLIPTextModel`, `CLIPTextModelWithProjection`, and a whole
+`CLIPModel`, whose image tower is left aside. Keys are written as transformers 4 had them (`text_model.` in front),
+which transformers 5 reads too.
 """
 
 import json
@@ -27,6 +28,7 @@ FILES = (
     "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 PREFIX = "text_model."
+PROJECTION = "text_projection.weight"
 _FLAT = ("embeddings.", "encoder.", "final_layer_norm.")
 
 
@@ -155,6 +157,31 @@ def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTex
     return model.eval()
 
 
+def read_width(folder: Path) -> int:
+    """Return the width of the folder's text tower, from its config alone; ValueError when that is not valid."""
+    return _read_config(folder).hidden_size
+
+
+def read_projection(folder: Path) -> torch.Tensor | None:
+    """Return the projection of the pooled vector, [projection width, width], or None when the folder has none.
+
+    Raises ValueError when it does not fit the text tower; for `read_text_model` that has been read before.
+    """
+    path = folder / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        if PROJECTION not in file.keys():
+            return None
+        projection = file.get_tensor(PROJECTION)
+        width = next(file.get_slice(n).get_shape()[-1] for n in file.keys() if n.endswith("token_embedding.weight"))
+    if projection.ndim != 2 or projection.shape[1] != width:
+        raise ValueError(
+            f"{PROJECTION} of {path} is {list(projection.shape)}, needed is [any, {width}]; copy or convert the "
+            "checkpoint again."
+        )
+    _check_finite(path, PROJECTION, projection)
+    return projection
+
+
 def _read_config(folder: Path) -> CLIPTextConfig:
     raw = read_json(folder / "config.json")
     kind = raw.get("model_type") if isinstance(raw, dict) else None
@@ -182,9 +209,20 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
     state.pop(PREFIX + "embeddings.position_ids", None)  # saved by old versions, a constant
+    for name, tensor in state.items():
+        _check_finite(path, name, tensor)
     if PREFIX + "embeddings.position_embedding.weight" not in state:
         raise ValueError(f"{path} holds no CLIP text tower in transformers' naming; convert the checkpoint first.")
     return state
+
+
+def _check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError for NaN or infinity: one such weight makes every picture black, without an error."""
+    # One pass without a tensor of booleans; NaN comes through the minimum.
+    if tensor.is_floating_point() and tensor.numel() and not all(map(torch.isfinite, torch.aminmax(tensor))):
+        raise ValueError(
+            f"{name} of {path} holds NaN or infinite numbers; its training went wrong, take an earlier checkpoint."
+        )
 
 
 def _check_shapes(folder: Path, config: CLIPTextConfig, state: dict[str, torch.Tensor]) -> None:

@@ -1,86 +1,115 @@
-"""Stock Stable Diffusion pipelines with a longer text encoder.
+"""Stock diffusers pipelines with longer text encoders.
 
-No pipeline class of our own: the new pipeline is the base pipeline's class, built from its components with text
-encoder and tokenizer swapped as a pair. `from_pipe` is not used: without a dtype it makes shared fp16 modules fp32.
-Pads are the base pipeline's own (end token in SD 1.x): the UNet attends to padded states and was trained with them.
+No pipeline class of our own: the new pipeline is a shallow copy of the base pipeline, with each text encoder and its
+tokenizer swapped as a pair. `from_pipe` is not used: without a dtype it makes shared fp16 modules fp32. Pads are the
+base pipeline's own (end token in SD 1.x): its denoiser attends to padded states and was trained with them. A second
+CLIP encoder must read as many tokens as the first, because SDXL and Stable Diffusion 3 join their states.
 """
 
 import copy
+import importlib.util
 from pathlib import Path
 
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
-from huggingface_hub import hf_hub_download
-from safetensors import SafetensorError
-from transformers import CLIPTextModel, PreTrainedTokenizerBase
 
+from debias_sd.base_pipeline import Base, find_base
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import HUB_ID, embedded_folder
+from debias_sd.encoder_folder import find_encoder_folder, read_width
+from debias_sd.encoder_slots import (
+    Place,
+    allow_clip_skip,
+    check_pair,
+    check_vocabulary,
+    check_width,
+    fill_given,
+    fill_stretched,
+)
+from debias_sd.families import Family, Slot, family_of
 
-EMBEDDED_BASE = "stable-diffusion"
 POSITIONS = 248
-# What diffusers and transformers raise for a folder whose parts are damaged or do not fit together.
-_LOADING_FAULTS = (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError)
+STRETCHED = "stretched"
+Source = str | Path | TextEncoder  # "stretched", or an encoder
 
 
 def load_debias_pipeline(
     base: str | Path | None = None,
-    encoder: str | Path | TextEncoder | None = None,
+    encoder: Source | None = None,
     *,
-    torch_dtype: torch.dtype | None = None,
+    encoder_2: Source | None = None,
+    torch_dtype: torch.dtype | dict[str, torch.dtype] | None = None,
     min_positions: int = POSITIONS,
+    xformers: bool = False,
     **options: object,
 ) -> DiffusionPipeline:
-    """Return the base pipeline with a text encoder that reads 248 tokens.
+    """Return the base pipeline with text encoders that read 248 tokens.
 
     Args:
-        base: folder or hub id of a Stable Diffusion pipeline; None is the embedded one.
+        base: folder, hub id or single file of a pipeline of Stable Diffusion 1.x, 2.x, XL with its refiner, 3 or FLUX;
+            None is the embedded one.
         encoder: "debias" (also None, with the embedded base), "long-clip", a folder, a hub id or a `TextEncoder`;
-            "base" leaves the base pipeline as it is, with its own 77 tokens.
+            "stretched" is the base's own with 248 positions and no training; "base" leaves the base pipeline as it is.
+            The SDXL refiner has no first encoder: leave it out.
+        encoder_2: the second CLIP encoder of SDXL and Stable Diffusion 3 likewise; None is "stretched".
         torch_dtype: of all models, float32 by default; `dtype` in `options` is the same.
         min_positions: the shortest encoder to accept.
-        options: for `DiffusionPipeline.from_pretrained`, such as `variant` or `safety_checker`.
+        xformers: use its attention in the UNet.
+        options: for diffusers' `from_pretrained` or, of a single file, `from_single_file`: `variant`, `config`, parts.
 
-    Raises ValueError with one sentence when a part is missing or does not fit.
+    At its peak it holds one text encoder more than diffusers would. Raises ValueError with one sentence when a part is
+    missing or does not fit.
     """
-    if encoder is None:
-        if base is not None:
-            raise ValueError(f"no encoder is named for base {base}; give encoder= a folder, a hub id or 'base'.")
+    if encoder is None and base is None:
         encoder = "debias"
-    if isinstance(encoder, str | Path) and str(encoder) != "base":
-        encoder = TextEncoder.load(encoder)  # before the base: a wrong name should not cost a long load
-    pipe = _load_base(base, {"dtype": torch_dtype or torch.float32} | options)
-    if isinstance(encoder, TextEncoder):
-        return with_text_encoder(pipe, encoder, min_positions=min_positions)
-    _allow_clip_skip(pipe.text_encoder)
+    if xformers:
+        _check_xformers()
+    keeps = isinstance(encoder, str | Path) and str(encoder) == "base"
+    if keeps and encoder_2 is not None:
+        raise ValueError("encoder='base' leaves the pipeline as it is, so encoder_2 has no place; give an encoder.")
+    sources = {"text_encoder": None if keeps else _found(encoder), "text_encoder_2": _found(encoder_2)}
+    found = find_base(base, {"dtype": torch_dtype or torch.float32} | options)
+    if found.family is not None and not keeps:
+        _check_before_loading(found, _wanted(found.family, sources, name=found.name))
+    pipe = found.load()
+    family = family_of(pipe.components, type(pipe).__name__)
+    if keeps:
+        for slot in family.clip_slots:
+            check_pair(slot, pipe.components, name=f"base {found.name}")
+    else:
+        wanted = _wanted(family, sources, name=found.name)
+        pipe = _swapped(pipe, wanted, ours=frozenset(pipe.components) - options.keys(), min_positions=min_positions)
+    if family.name == "Stable Diffusion":
+        allow_clip_skip(pipe.text_encoder)
+    if xformers:
+        pipe.enable_xformers_memory_efficient_attention()
     return pipe
 
 
 def with_text_encoder(
-    pipe: DiffusionPipeline, encoder: TextEncoder | str | Path, *, min_positions: int = POSITIONS
+    pipe: DiffusionPipeline,
+    encoder: Source | None = None,
+    *,
+    encoder_2: Source | None = None,
+    min_positions: int = POSITIONS,
 ) -> DiffusionPipeline:
-    """Return a new pipeline of the same class that shares all parts of `pipe` but text encoder, tokenizer, scheduler.
+    """Return a new pipeline of the same class that shares all parts of `pipe` but text encoders, tokenizers, scheduler.
 
-    `pipe` is left as it is. The encoder takes over the dtype and device of the one it replaces; an encoder object that
-    already has them is shared. Device offloading is enabled on the result, not before.
-    Raises ValueError when `pipe` is of another family or the encoder does not fit it.
+    `pipe` is left as it is, and so are the encoders given. Each encoder takes over the dtype and device of the one it
+    replaces; weights are shared where nothing else is needed. `encoder` and `encoder_2` are as in
+    `load_debias_pipeline`. Device offloading is enabled on the result, not before.
+    Raises ValueError when `pipe` is of another family or an encoder does not fit it.
     """
-    _check_family(type(pipe).__name__, pipe.components)
-    if not isinstance(encoder, TextEncoder):
-        encoder = TextEncoder.load(encoder)
-    encoder.check()
-    _check_fit(pipe, encoder, min_positions=min_positions)
-    encoder = encoder.to(device=pipe.text_encoder.device, dtype=pipe.text_encoder.dtype)
-    _allow_clip_skip(encoder.model)
-    components = pipe.components | {
-        "text_encoder": encoder.model,
-        "tokenizer": _padded_like(encoder.tokenizer, pipe.tokenizer),
-        # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
-        "scheduler": copy.deepcopy(pipe.scheduler),
-    }
-    settings = {name: value for name, value in pipe.config.items() if name not in components and name[0] != "_"}
-    return type(pipe)(**components, **settings)
+    name = type(pipe).__name__
+    family = family_of(pipe.components, name)
+    _check_in_place(pipe)
+    wanted = _wanted(family, {"text_encoder": _found(encoder), "text_encoder_2": _found(encoder_2)}, name=name)
+    swapped = _swapped(pipe, wanted, ours=frozenset(), min_positions=min_positions)
+    # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
+    swapped.register_modules(scheduler=copy.deepcopy(pipe.scheduler))
+    if family.name == "Stable Diffusion":
+        allow_clip_skip(swapped.text_encoder)
+    return swapped
 
 
 def hide_loading_bars() -> None:
@@ -88,103 +117,108 @@ def hide_loading_bars() -> None:
     disable_progress_bar()
 
 
-def _load_base(base: str | Path | None, options: dict[str, object]) -> DiffusionPipeline:
-    source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
-    if source.is_file():
-        raise ValueError(f"base {base} is a file; load it with from_single_file() and use with_text_encoder().")
-    if source.is_dir() and not (source / "model_index.json").is_file():
-        raise ValueError(f"base {source} has no model_index.json; give the folder of a whole pipeline.")
-    if not source.is_dir() and (not HUB_ID.fullmatch(str(base)) or source.parent.is_dir()):
+def _found(source: Source | None) -> Source | None:
+    """Return `source` with a name, id or path as its local folder."""
+    if source is None or isinstance(source, TextEncoder) or str(source) == STRETCHED:
+        return source
+    return find_encoder_folder(source)
+
+
+def _wanted(family: Family, sources: dict[str, Source | None], *, name: str) -> dict[Slot, Source]:
+    """Return what is to fill each CLIP slot; ValueError for a slot that the family does not have or nothing is for."""
+    slots = {slot.encoder: slot for slot in family.clip_slots}
+    if sources["text_encoder_2"] is not None and "text_encoder_2" not in slots:
+        raise ValueError(f"encoder_2 is given and {family.name} has one CLIP text encoder; leave encoder_2 out.")
+    if sources["text_encoder"] is not None and "text_encoder" not in slots:
         raise ValueError(
-            f"base folder {base} does not exist; give a folder or a hub id of a Stable Diffusion pipeline."
+            f"encoder is given and {family.name} has only a second text encoder; leave encoder out, and give encoder_2 "
+            "or have its own stretched."
         )
-    name = str(source if source.is_dir() else base)
-    try:
-        found = {key: options[key] for key in ("revision", "cache_dir", "token") if key in options}
-        folder = source if source.is_dir() else Path(hf_hub_download(name, "model_index.json", **found)).parent
-        index = DiffusionPipeline.load_config(folder)
-    except (OSError, SafetensorError) as error:
-        raise _base_fault(name, error) from error
-    if not isinstance(index, dict):
-        raise ValueError(f"model_index.json of base {name} is not a JSON object; copy the folder again.")
-    _check_family(index.get("_class_name", name), index)
-    try:
-        pipe = DiffusionPipeline.from_pretrained(name, **options)
-    except _LOADING_FAULTS as error:
-        raise _base_fault(name, error) from error
-    reads, positions = pipe.tokenizer.model_max_length, pipe.text_encoder.config.max_position_embeddings
-    if reads > positions:  # without its files, transformers gives a tokenizer of two tokens and no limit
+    if sources["text_encoder"] is None and "text_encoder" in slots:
         raise ValueError(
-            f"the tokenizer of base {name} reads {reads} tokens and its text encoder {positions}; copy the whole "
-            "tokenizer folder again."
+            f"no encoder is named for {name}; give encoder= a folder, a hub id, 'stretched' (its own, lengthened "
+            "without training) or 'base' (its own as it is)."
         )
-    return pipe
+    return {slot: sources[encoder] or STRETCHED for encoder, slot in slots.items()}
 
 
-def _base_fault(name: str, error: Exception) -> ValueError:
-    where = "is damaged or incomplete" if Path(name).is_dir() else "is no local folder and the hub did not give it"
-    return ValueError(
-        f"base {name} {where} ({type(error).__name__}); check the name, copy it again, or see HF_HUB_OFFLINE."
-    )
+def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
+    """Raise ValueError for what can be seen in small files: the base may be a download of gigabytes."""
+    for slot, source in wanted.items():
+        if str(source) == STRETCHED:
+            continue
+        twice = sorted({slot.encoder, slot.tokenizer} & base.options.keys())
+        if twice:
+            raise ValueError(f"{twice[0]} is given as an option and through encoder= too; give one of the two.")
+        need = base.width_of(slot)
+        if need is not None:
+            check_width(slot, source.width if isinstance(source, TextEncoder) else read_width(source), need=need)
 
 
-def _check_family(name: str, components: dict[str, object]) -> None:
-    """Raise ValueError unless the pipeline has one CLIP text encoder that conditions a UNet."""
-    one_encoder = {"text_encoder", "tokenizer", "unet"} <= components.keys() and "text_encoder_2" not in components
-    encoder = components.get("text_encoder")
-    # In model_index.json a component is [library, class]; in a pipeline it is the object.
-    kind = encoder[1] if isinstance(encoder, list | tuple) else type(encoder).__name__
-    if not one_encoder or kind != CLIPTextModel.__name__:
-        raise ValueError(
-            f"{name} is not of the Stable Diffusion 1.x family (one CLIPTextModel and a UNet), and only that is "
-            "supported; give a StableDiffusionPipeline or one of its siblings."
-        )
+def _check_xformers() -> None:
+    if importlib.util.find_spec("xformers") is None:
+        raise ValueError("xformers is not installed; install it (pip install 'debias-sd[xformers]') or leave it out.")
+    if not torch.cuda.is_available():
+        raise ValueError("xformers needs a CUDA device and torch finds none here; leave xformers out.")
 
 
-def _check_fit(pipe: DiffusionPipeline, encoder: TextEncoder, *, min_positions: int) -> None:
-    if encoder.positions < min_positions:
-        raise ValueError(
-            f"the encoder has {encoder.positions} positions, {min_positions} are needed; lengthen it with stretch() or "
-            "train it longer (editing max_position_embeddings in config.json does not lengthen it)."
-        )
-    dims = pipe.unet.config.cross_attention_dim
-    widths = set(dims) if isinstance(dims, list | tuple) else {dims}
-    if widths != {encoder.width}:
-        need = "/".join(str(width) for width in sorted(widths))
-        raise ValueError(
-            f"the encoder is {encoder.width} wide and the UNet needs {need}; give an encoder made for this base "
-            "(SD 1.x: 768, CLIP ViT-L/14; SD 2.x: 1024)."
-        )
-    if any(hasattr(part, "_hf_hook") for part in pipe.components.values()):
+def _check_in_place(pipe: DiffusionPipeline) -> None:
+    """Raise ValueError when hooks move the parts of `pipe` around, or adapters would be lost with its text encoder."""
+    parts = [part for part in pipe.components.values() if isinstance(part, torch.nn.Module)]
+    mapped = isinstance(pipe.hf_device_map, dict) and len(pipe.hf_device_map) > 1
+    if mapped or pipe._maybe_raise_error_if_group_offload_active() or any(hasattr(part, "_hf_hook") for part in parts):
         raise ValueError(
             "the pipeline is offloaded already, so its parts are not in one place; swap the text encoder first and "
             "call enable_model_cpu_offload() on the result."
         )
 
 
-def _padded_like(tokenizer: PreTrainedTokenizerBase, base: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a copy of `tokenizer` with the pad token of `base`."""
-    padded = copy.deepcopy(tokenizer)
-    if base.pad_token not in padded.get_vocab():
-        raise ValueError(
-            f"the encoder's vocabulary lacks {base.pad_token!r}, which the base pipeline pads with; give an encoder "
-            "with the vocabulary of this base."
-        )
-    padded.pad_token = base.pad_token
-    if padded.pad_token_id != base.pad_token_id:
-        raise ValueError(
-            f"the base pipeline pads with id {base.pad_token_id}, in the encoder's vocabulary that token has id "
-            f"{padded.pad_token_id}; give an encoder with the vocabulary of this base."
-        )
-    return padded
+def _swapped(
+    pipe: DiffusionPipeline, wanted: dict[Slot, Source], *, ours: frozenset[str], min_positions: int
+) -> DiffusionPipeline:
+    """Return a shallow copy of `pipe` with `wanted` in its slots.
 
-
-def _allow_clip_skip(model: CLIPTextModel) -> None:
-    """Let `model.text_model` be `model`, so that `clip_skip` works in diffusers with transformers 5.6 and newer.
-
-    diffusers reads `text_encoder.text_model.final_layer_norm`, which newer text models hold directly. A plain attribute
-    of this one object, not a submodule: state dict, parameters and saved files do not change, and `copy.deepcopy` and
-    pickle point the copy at itself. It is not in saved files: a pipeline that is loaded by diffusers alone has
-    diffusers' own fault again, one loaded or swapped here has not.
+    `ours` names the components that no one else holds: they are freed or changed, and `pipe` itself with them.
     """
-    object.__setattr__(model, "text_model", model)
+    name, new, positions = type(pipe).__name__, {}, POSITIONS
+    result = pipe if ours else copy.copy(pipe)
+    given = {slot: source for slot, source in wanted.items() if str(source) != STRETCHED}
+    for slot, source in given.items():
+        check_vocabulary(slot, pipe.components, name=name)
+        _check_adapters(slot, pipe.components)
+        place = Place.of(slot, pipe.components)
+        if slot.encoder in ours:  # freed before the new one is loaded
+            pipe.register_modules(**{slot.encoder: None})
+        encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source)
+        _check_positions(encoder.positions, min_positions=min_positions)
+        if new and encoder.positions != positions:
+            raise ValueError(
+                f"encoder has {positions} positions and encoder_2 {encoder.positions}, {name} joins their states; give "
+                "two of one length."
+            )
+        positions = encoder.positions
+        new[slot.encoder], new[slot.tokenizer] = fill_given(place, encoder)
+    for slot in wanted.keys() - given.keys():
+        filled = fill_stretched(slot, pipe.components, positions=positions, in_place=slot.encoder in ours, name=name)
+        new[slot.encoder], new[slot.tokenizer] = filled
+    result.register_modules(**new)
+    if "tokenizer_max_length" in vars(result):  # Stable Diffusion 3 and FLUX keep it from the first tokenizer
+        result.tokenizer_max_length = positions
+    return result
+
+
+def _check_positions(positions: int, *, min_positions: int) -> None:
+    if positions < min_positions:
+        raise ValueError(
+            f"the encoder has {positions} positions, {min_positions} are needed; lengthen it with stretch() or "
+            "train it longer (editing max_position_embeddings in config.json does not lengthen it)."
+        )
+
+
+def _check_adapters(slot: Slot, components: dict[str, object]) -> None:
+    adapters = getattr(components[slot.encoder], "peft_config", None)
+    if adapters:
+        raise ValueError(
+            f"{slot.encoder} of the pipeline has the LoRA {sorted(adapters)[0]!r}, which the new encoder would not "
+            "have; swap the text encoder first and call load_lora_weights() on the result."
+        )

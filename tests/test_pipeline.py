@@ -14,9 +14,9 @@ from diffusers import (
     StableDiffusionPipeline,
 )
 from PIL import Image
-from tiny import LONG_PROMPT, clip_tokenizer, draw, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny import LONG_PROMPT, clip_tokenizer, draw, save_clip_model, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd import encode_prompt, encoder_folder
+from debias_sd import encode_prompt
 from debias_sd.encoder import TextEncoder
 from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
 
@@ -87,7 +87,9 @@ def test_the_encoder_object_stays_as_it_was_and_the_pad_is_the_bases():
     pipe = with_text_encoder(base, encoder)
     assert (pipe.tokenizer.pad_token_id, encoder.tokenizer.pad_token_id) == (0, 49407)
     assert pipe.tokenizer(SHORT, padding="max_length").input_ids[-1] == 0
-    assert pipe.text_encoder is encoder.model
+    assert (encoder.model.config.pad_token_id, pipe.text_encoder.config.pad_token_id) == (1, 0)
+    shared = zip(pipe.text_encoder.parameters(), encoder.model.parameters(), strict=True)
+    assert all(own.data_ptr() == given.data_ptr() for own, given in shared)
 
 
 def test_the_encoder_follows_the_dtype_of_the_base():
@@ -174,7 +176,7 @@ def test_a_77_encoder_is_refused_unless_allowed(base, tmp_path):
 
 
 def test_an_encoder_that_does_not_fit_is_told(base):
-    with pytest.raises(ValueError, match="is 64 wide and the UNet needs 32"):
+    with pytest.raises(ValueError, match="is 64 wide and text_encoder of this base is 32 wide"):
         with_text_encoder(base, tiny_encoder(width=64))
     with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
         with_text_encoder(base, TextEncoder(tiny_encoder().model, clip_tokenizer(77)))
@@ -184,7 +186,8 @@ def test_another_vocabulary_is_told():
     base = tiny_sd_pipeline()
     base.tokenizer.add_tokens(["<pad>"])
     base.tokenizer.pad_token = "<pad>"
-    with pytest.raises(ValueError, match="vocabulary lacks '<pad>', which the base pipeline pads with"):
+    base.text_encoder.resize_token_embeddings(49409)
+    with pytest.raises(ValueError, match="has the added token '<pad>', which the encoder lacks"):
         with_text_encoder(base, tiny_encoder())
 
 
@@ -204,97 +207,5 @@ class TwoEncoders(DiffusionPipeline):
 def test_another_family_is_told(base):
     other = TwoEncoders(base.text_encoder, base.text_encoder, base.tokenizer, base.unet)
     for call in (lambda: with_text_encoder(other, tiny_encoder()), lambda: encode_prompt(other, SHORT)):
-        with pytest.raises(ValueError, match="TwoEncoders is not of the Stable Diffusion 1.x family"):
+        with pytest.raises(ValueError, match="TwoEncoders is of another family"):
             call()
-
-
-def spoiled(base_folder, tmp_path, spoil):
-    folder = tmp_path / "spoiled"
-    folder.mkdir()
-    for path in base_folder.iterdir():
-        (folder / path.name).symlink_to(path)
-    spoil(folder)
-    return folder
-
-
-def other_family(folder):
-    edited(folder, "model_index.json", _class_name="StableDiffusionXLPipeline", text_encoder_2=["t", "C"])
-
-
-def rewrite(path, text):
-    """Write a file of its own where a link to the shared folder is."""
-    path.unlink()
-    path.write_text(text)
-
-
-def edited(folder, name, **changes):
-    path = folder / name
-    if path.parent != folder:  # a link to a whole folder
-        whole = path.parent.resolve()
-        path.parent.unlink()
-        path.parent.mkdir()
-        for file in whole.iterdir():
-            (path.parent / file.name).symlink_to(file)
-    rewrite(path, path.read_text())
-    edit_json(path, **changes)
-
-
-def truncated_unet(folder):
-    edited(folder, "unet/config.json")
-    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
-    data = weights.read_bytes()
-    weights.unlink()
-    weights.write_bytes(data[: len(data) // 2])
-
-
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (other_family, "StableDiffusionXLPipeline is not of the Stable Diffusion 1.x family"),
-        (truncated_unet, "is damaged or incomplete"),
-        (lambda folder: (folder / "unet").unlink(), "is damaged or incomplete"),
-        (lambda folder: (folder / "model_index.json").unlink(), "has no model_index.json"),
-        (lambda folder: rewrite(folder / "model_index.json", "[]"), "is not a JSON object"),
-        (lambda folder: edited(folder, "model_index.json", _class_name="NoSuch"), "damaged or incomplete .Attribute"),
-        (lambda folder: edited(folder, "unet/config.json", cross_attention_dim=64), "is damaged or incomplete"),
-        (lambda folder: edited(folder, "text_encoder/config.json", max_position_embeddings=248), "is damaged"),
-        (lambda folder: edited(folder, "scheduler/scheduler_config.json", beta_schedule="x"), "is damaged"),
-        (lambda folder: (folder / "tokenizer").unlink(), "the tokenizer of base .* copy the whole tokenizer folder"),
-    ],
-    ids=["family", "truncated", "no unet", "no index"]
-    + ["index list", "no class", "unet width", "edited positions", "scheduler", "no tokenizer"],
-)
-def test_a_faulty_base_is_told_in_one_sentence(base_folder, encoder_dir, tmp_path, spoil, sentence):
-    folder = spoiled(base_folder, tmp_path, spoil)
-    with pytest.raises(ValueError, match=sentence) as caught:
-        load_debias_pipeline(folder, encoder_dir)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("base", "encoder", "sentence"),
-    [
-        ("/no/such", "base", "base folder /no/such does not exist"),
-        ("nobody-here/no-such-model", "base", "the hub did not give it"),
-        (__file__, "base", "is a file; load it with from_single_file"),
-        ("anything", None, "no encoder is named for base anything"),
-        ("anything", "/no/such", "encoder folder /no/such does not exist"),
-    ],
-)
-def test_what_is_nowhere_is_told_in_one_sentence(base, encoder, sentence):
-    with pytest.raises(ValueError, match=sentence) as caught:
-        load_debias_pipeline(base, encoder)
-    assert "\n" not in str(caught.value)
-
-
-def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
-    with pytest.raises(ValueError, match="run make weights"):
-        load_debias_pipeline()
-
-
-@pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")
-@pytest.mark.parametrize(("encoder", "positions"), [(None, 248), ("debias", 248), ("long-clip", 248), ("base", 77)])
-def test_the_embedded_models(encoder, positions):
-    pipe = load_debias_pipeline(encoder=encoder)
-    assert (type(pipe).__name__, pipe.tokenizer.model_max_length) == ("StableDiffusionPipeline", positions)

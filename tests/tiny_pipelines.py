@@ -159,6 +159,9 @@ def tiny_sdxl_refiner() -> StableDiffusionXLImg2ImgPipeline:
 
 
 def tiny_sd3(*, t5: bool = True) -> StableDiffusion3Pipeline:
+    """Its first encoder has the identity as projection, as the real one has."""
+    first = tiny_projected_encoder(width=WIDTH, projection=WIDTH, seed=1)
+    torch.nn.init.eye_(first.text_projection.weight)
     torch.manual_seed(6)
     transformer = SD3Transformer2DModel(
         sample_size=SIDE, patch_size=1, in_channels=4, out_channels=4, num_layers=1, attention_head_dim=8,
@@ -170,7 +173,7 @@ def tiny_sd3(*, t5: bool = True) -> StableDiffusion3Pipeline:
             transformer=transformer.eval(),
             scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
             vae=_vae(use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.0609, scaling_factor=1.5305),
-            text_encoder=tiny_projected_encoder(width=WIDTH, projection=WIDTH, seed=1),
+            text_encoder=first,
             tokenizer=clip_tokenizer(),
             text_encoder_2=tiny_projected_encoder(),
             tokenizer_2=clip_tokenizer(pad_token="!"),

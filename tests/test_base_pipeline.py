@@ -1,0 +1,117 @@
+"""A base is found as a folder, a hub id or a file; what is wrong with it is told in one sentence."""
+
+import pytest
+from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
+
+from debias_sd import encoder_folder
+from debias_sd.pipeline import load_debias_pipeline
+
+SHORT = "a red cat"
+
+
+@pytest.fixture(scope="module")
+def base_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    tiny_sd_pipeline().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoders") / "long"
+    tiny_encoder().save(folder)
+    return folder
+
+
+def spoiled(base_folder, tmp_path, spoil):
+    folder = tmp_path / "spoiled"
+    folder.mkdir()
+    for path in base_folder.iterdir():
+        (folder / path.name).symlink_to(path)
+    spoil(folder)
+    return folder
+
+
+def other_family(folder):
+    edited(folder, "model_index.json", _class_name="StableDiffusionXLPipeline", text_encoder_2=["t", "C"])
+
+
+def rewrite(path, text):
+    """Write a file of its own where a link to the shared folder is."""
+    path.unlink()
+    path.write_text(text)
+
+
+def edited(folder, name, **changes):
+    path = folder / name
+    if path.parent != folder:  # a link to a whole folder
+        whole = path.parent.resolve()
+        path.parent.unlink()
+        path.parent.mkdir()
+        for file in whole.iterdir():
+            (path.parent / file.name).symlink_to(file)
+    rewrite(path, path.read_text())
+    edit_json(path, **changes)
+
+
+def truncated_unet(folder):
+    edited(folder, "unet/config.json")
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    data = weights.read_bytes()
+    weights.unlink()
+    weights.write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (other_family, "StableDiffusionXLPipeline is of another family"),
+        (truncated_unet, "is damaged or incomplete"),
+        (lambda folder: (folder / "unet").unlink(), "is damaged or incomplete"),
+        (lambda folder: (folder / "model_index.json").unlink(), "has no model_index.json"),
+        (lambda folder: rewrite(folder / "model_index.json", "[]"), "is not a JSON object"),
+        (lambda folder: edited(folder, "model_index.json", _class_name="NoSuch"), "damaged or incomplete .Attribute"),
+        (lambda folder: edited(folder, "unet/config.json", cross_attention_dim=64), "is damaged or incomplete"),
+        (
+            lambda folder: edited(folder, "text_encoder/config.json", max_position_embeddings=248),
+            "248 positions, its weights have 77; editing",
+        ),
+        (lambda folder: edited(folder, "scheduler/scheduler_config.json", beta_schedule="x"), "is damaged"),
+        (lambda folder: (folder / "tokenizer").unlink(), "the tokenizer of .* copy the whole tokenizer folder"),
+    ],
+    ids=["family", "truncated", "no unet", "no index"]
+    + ["index list", "no class", "unet width", "edited positions", "scheduler", "no tokenizer"],
+)
+def test_a_faulty_base_is_told_in_one_sentence(base_folder, encoder_dir, tmp_path, spoil, sentence):
+    folder = spoiled(base_folder, tmp_path, spoil)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_debias_pipeline(folder, encoder_dir)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "encoder", "sentence"),
+    [
+        ("/no/such", "base", "base folder /no/such does not exist"),
+        ("nobody-here/no-such-model", "base", "the hub did not give it"),
+        (__file__, "base", "is no checkpoint file"),
+        ("anything", "/no/such", "encoder folder /no/such does not exist"),
+    ],
+)
+def test_what_is_nowhere_is_told_in_one_sentence(base, encoder, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_debias_pipeline(base, encoder)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
+    with pytest.raises(ValueError, match="run make weights"):
+        load_debias_pipeline()
+
+
+@pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")
+@pytest.mark.parametrize(("encoder", "positions"), [(None, 248), ("debias", 248), ("long-clip", 248), ("base", 77)])
+def test_the_embedded_models(encoder, positions):
+    pipe = load_debias_pipeline(encoder=encoder)
+    assert (type(pipe).__name__, pipe.tokenizer.model_max_length) == ("StableDiffusionPipeline", positions)
