@@ -1,0 +1,51 @@
+"""DOCCI (arXiv 2404.19753): `docci_descriptions.jsonlines` and `images/`, 5,000 test records.
+
+The rows of the qualification sets (`qual_dev_...`, `qual_test_...`) carry the same split labels as the others; their
+`example_id` tells them apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from debias_sd.datasets.listing import NO_CAPTION, check_file, find_place, list_records
+from debias_sd.datasets.records import ListedRecords, Pool, Record
+
+POOL = Pool(5000, 5000)
+_PLACES = ("docci_descriptions.jsonlines", "docci/docci_descriptions.jsonlines")
+
+
+def read_docci(root: str | Path, *, split: str = "test", image_root: str | Path | None = None) -> ListedRecords:
+    """Read the folder (or the file itself); ValueError names a line that is no record."""
+    path = Path(root)
+    path = find_place(path, _PLACES, what="DOCCI") if path.is_dir() else path
+    check_file(path, what="DOCCI's file")
+    images = Path(image_root) if image_root is not None else path.parent / "images"
+    left_out: Counter[str] = Counter()
+    records = _read(path, images, split=split, left_out=left_out)
+    return list_records("docci", records, expected=POOL if split == "test" else None, left_out=left_out)
+
+
+def _read(path: Path, images: Path, *, split: str, left_out: Counter[str]) -> Iterator[Record]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                key, label, file_name, text = (
+                    row[name] for name in ("example_id", "split", "image_file", "description")
+                )
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(
+                    f"line {number} of {path} lacks example_id, split, image_file or description; copy it again."
+                ) from None
+            if label != split or key.startswith("qual_"):
+                continue
+            if text and text.strip():
+                yield Record(key, images / file_name, (text.strip(),))
+            else:
+                left_out[NO_CAPTION] += 1

@@ -1,0 +1,81 @@
+"""Flickr30k in the three forms it is passed on in.
+
+* Karpathy's `dataset_flickr30k.json`: images[].filename, split, sentences[].raw
+* `flickr_annotations_30k.csv`: raw (a JSON list), sentids, split, filename, img_id
+* `results_20130124.token`: `name.jpg#k<TAB>caption`; 31,783 pictures, for it knows no splits
+
+The full set is train, val and test of Karpathy's file: 31,014 pictures and 155,070 captions; test-1k is its test split.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from debias_sd.datasets.listing import NO_CAPTION, check_file, find_place, list_records, load_json
+from debias_sd.datasets.records import ListedRecords, Pool, Record
+
+POOLS = {"flickr30k": Pool(31_014, 155_070), "flickr30k-test": Pool(1000, 5000)}
+_PLACES = ("dataset_flickr30k.json", "flickr_annotations_30k.csv", "results_20130124.token", "results.token")
+_IMAGES = ("flickr30k-images", "flickr30k_images", "images", "Images", ".")
+
+Row = tuple[str, str | None, list[str]]  # file, split, captions
+
+
+def read_flickr30k(root: str | Path, *, test: bool = False, image_root: str | Path | None = None) -> ListedRecords:
+    """Read the folder (or one of the files), in the order of the file; ValueError where `test` needs the splits."""
+    path = Path(root)
+    path = find_place(path, _PLACES, what="Flickr30k") if path.is_dir() else path
+    check_file(path, what="Flickr30k's file")
+    readers = {".json": _read_karpathy, ".csv": _read_csv, ".token": _read_token}
+    if path.suffix not in readers:
+        raise ValueError(f"{path} is no file of Flickr30k, known are {', '.join(_PLACES)}; name one of them.")
+    if test and path.suffix == ".token":
+        raise ValueError(f"{path} does not say which pictures are the test split; name dataset_flickr30k.json instead.")
+    images = Path(image_root) if image_root is not None else find_place(path.parent, _IMAGES, what="Flickr30k")
+    left_out: Counter[str] = Counter()
+    records = []
+    for file, split, texts in readers[path.suffix](path):
+        if test and split != "test":
+            continue
+        captions = tuple(text.strip() for text in texts if text.strip())
+        if captions:
+            records.append(Record(file, images / file, captions))
+        else:
+            left_out[NO_CAPTION] += 1
+    name = "flickr30k-test" if test else "flickr30k"
+    return list_records(name, records, expected=POOLS[name], left_out=left_out)
+
+
+def _read_karpathy(path: Path) -> Iterator[Row]:
+    content = load_json(path, kind=dict, what="Karpathy's file")
+    try:
+        for row in content["images"]:
+            yield row["filename"], row["split"], [sentence["raw"] for sentence in row["sentences"]]
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} lacks filename, split or sentences of an image; copy it again.") from None
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            for row in csv.DictReader(file):
+                yield row["filename"], row["split"], [str(text) for text in json.loads(row["raw"])]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{path} lacks raw, split or filename in a row; copy it again.") from None
+
+
+def _read_token(path: Path) -> Iterator[Row]:
+    texts: dict[str, list[str]] = {}
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            name, tab, text = line.rstrip("\n").partition("\t")
+            file_name, mark, _ = name.rpartition("#")
+            if not (tab and mark):
+                raise ValueError(f"line {number} of {path} is not `name.jpg#k<TAB>caption`; copy it again.")
+            texts.setdefault(file_name, []).append(text)
+    for file_name, captions in texts.items():
+        yield file_name, None, captions

@@ -1,0 +1,136 @@
+"""How a data set is named: `KIND:PATH`, or a path alone, whose kind is found out by looking.
+
+`sharegpt4v:FILE` and `sharegpt4v-1k:FILE`, `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `folder:DIR`, `shards:PATTERN`,
+`datasets:DIR`, and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`, `flickr30k`, `flickr30k-test`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+from debias_sd.datasets.coco import read_coco
+from debias_sd.datasets.dci import read_dci
+from debias_sd.datasets.docci import read_docci
+from debias_sd.datasets.flickr30k import read_flickr30k
+from debias_sd.datasets.folder import read_folder
+from debias_sd.datasets.jsonl import read_jsonl
+from debias_sd.datasets.records import Records
+from debias_sd.datasets.saved_datasets import read_saved
+from debias_sd.datasets.shards import read_shards
+from debias_sd.datasets.sharegpt4v import read_sharegpt4v
+from debias_sd.datasets.tables import read_table
+from debias_sd.datasets.urban1k import read_urban1k
+
+OWN_KINDS = ("sharegpt4v", "tsv", "csv", "jsonl", "folder", "shards", "datasets")
+EVALUATION_KINDS = (
+    "urban1k", "dci", "long-dci", "docci", "coco", "flickr30k", "flickr30k-test", "sharegpt4v-1k",
+)  # fmt: skip
+KINDS = OWN_KINDS + EVALUATION_KINDS
+_TABLES, _LINES = (".tsv", ".csv"), (".jsonl", ".jsonlines", ".ndjson")
+# What a folder of each kind holds; the first that fits decides.
+_MARKS = {
+    "folder": ("metadata.jsonl", "metadata.csv"),
+    "urban1k": ("caption", "Urban1k/caption"),
+    "dci": ("annotations/*-data.json", "densely_captioned_images/annotations"),
+    "docci": ("docci_descriptions.jsonlines",),
+    "coco": ("annotations/captions_val2017.json",),
+    "flickr30k": ("dataset_flickr30k.json", "flickr_annotations_30k.csv", "results_20130124.token"),
+    "datasets": ("dataset_info.json", "dataset_dict.json"),
+    "shards": ("*.tar",),
+}
+_FILE_NAMES = {
+    "docci_descriptions.jsonlines": "docci",
+    "captions_val2017.json": "coco",
+    "dataset_flickr30k.json": "flickr30k",
+    "flickr_annotations_30k.csv": "flickr30k",
+}
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Take `KIND:PATH` or a path apart into (kind, path); ValueError names the nearest kind for an unknown one.
+
+    >>> split_name("urban1k:data/Urban1k")
+    ('urban1k', 'data/Urban1k')
+    """
+    found = re.fullmatch(r"([A-Za-z][\w-]+):(.*)", text, re.DOTALL)
+    if found is None or Path(text).exists():
+        return find_kind(text), text
+    kind, path = found[1].lower(), found[2]
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"unknown kind of data {found[1]!r}; the nearest is {near!r}, all are {', '.join(KINDS)}.")
+    if not path:
+        raise ValueError(f"{text!r} names no path; write {kind}:PATH.")
+    return kind, path
+
+
+def find_kind(text: str) -> str:
+    """The kind of the data at a path without a kind; ValueError when nothing is there."""
+    path = Path(text)
+    if path.is_dir():
+        return next((kind for kind, marks in _MARKS.items() if any(any(path.glob(mark)) for mark in marks)), "folder")
+    if path.suffix == ".tar" or re.search(r"[*?]|\{\d+\.\.\d+\}", path.name):
+        return "shards"
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; name a file or folder of pictures with captions, or KIND:PATH.")
+    if path.name in _FILE_NAMES:
+        return _FILE_NAMES[path.name]
+    if path.suffix == ".token":
+        return "flickr30k"
+    if path.suffix in _TABLES:
+        return path.suffix[1:]
+    with path.open("rb") as file:
+        start = file.read(256)
+    if path.suffix not in _LINES and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return "sharegpt4v"
+    return "tsv" if path.suffix == ".txt" and b"\t" in start.split(b"\n")[0] else "jsonl"
+
+
+def open_records(
+    text: str,
+    *,
+    image_root: str | Path | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    skip_missing: bool | None = None,
+) -> Records:
+    """Open the data that `text` names; ValueError with one sentence for what the user can mend.
+
+    `image_root`: the folder that the pictures' names start from, where it is not the reader's usual one. The columns
+    are those of a user's own table. `skip_missing`: leave out records whose picture is not there; None does so for
+    all lists but ShareGPT4V, whose 1.2 M pictures nobody looks for unasked. The evaluation sets always do.
+    """
+    kind, path = split_name(text)
+    columns: dict[str, Any] = {"image_column": image_column, "caption_column": caption_column}
+    if kind not in ("tsv", "csv", "jsonl", "folder", "datasets"):
+        named = [name for name, value in columns.items() if value is not None]
+        if named:
+            raise ValueError(f"{named[0]} is set, data of the kind {kind} has fixed columns; leave it out.")
+    skip = True if skip_missing is None else skip_missing
+    if kind in ("sharegpt4v", "sharegpt4v-1k"):
+        held_out = kind == "sharegpt4v-1k"
+        skip = held_out if skip_missing is None else skip_missing
+        return read_sharegpt4v(path, image_root=image_root, skip_missing=skip, held_out=held_out)
+    if kind in ("tsv", "csv"):
+        return read_table(path, image_root=image_root, **columns, skip_missing=skip, name=kind)
+    if kind == "jsonl":
+        return read_jsonl(path, image_root=image_root, **columns, skip_missing=skip)
+    if kind == "folder":
+        return read_folder(path, image_root=image_root, **columns, skip_missing=skip)
+    if kind == "datasets":
+        return read_saved(path, image_root=image_root, **columns)
+    if kind == "shards":
+        return read_shards(path)
+    return _open_evaluation_set(kind, path, image_root)
+
+
+def _open_evaluation_set(kind: str, path: str, image_root: str | Path | None) -> Records:
+    if kind in ("dci", "long-dci"):
+        return read_dci(path, long=kind == "long-dci", image_root=image_root)
+    if kind in ("flickr30k", "flickr30k-test"):
+        return read_flickr30k(path, test=kind == "flickr30k-test", image_root=image_root)
+    readers = {"urban1k": read_urban1k, "docci": read_docci, "coco": read_coco}
+    return readers[kind](path, image_root=image_root)

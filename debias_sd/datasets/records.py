@@ -1,0 +1,124 @@
+"""A record: where one picture lies, and its captions. Readers give a sequence of them, in the order of their list.
+
+A reader keeps no pictures and few texts: `records[i]` reads what it needs, so that a set of a million records costs a
+worker process as little as one of ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A picture inside another file (a member of a tar archive): `size` bytes from `start` on."""
+
+    path: Path
+    start: int
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture that its reader has as the bytes of its file (a saved `datasets` folder)."""
+
+    content: bytes
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Picture = Path | Piece | Encoded
+
+
+@dataclass(frozen=True)
+class Record:
+    """One picture with its captions; `short` is a short caption of its own, where the set has one.
+
+    `key` names the record within its set, the same in every run. `captions` may hold an empty text only where the
+    protocol of a set counts it (Urban1k).
+    """
+
+    key: str
+    image: Picture
+    captions: tuple[str, ...]
+    short: str | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The size of a set as evaluations use it."""
+
+    images: int
+    captions: int
+
+    def __str__(self) -> str:
+        return f"{self.images:,} pictures and {self.captions:,} captions"
+
+
+@runtime_checkable
+class Records(Protocol):
+    """What every reader gives."""
+
+    name: str  # the kind, as on the command line: "coco"
+    expected: Pool | None  # what published evaluations have; None for a user's own data
+    left_out: Mapping[str, int]  # records that the list has and this sequence has not, by reason
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Record: ...
+
+
+@dataclass(frozen=True)
+class ListedRecords:
+    """Records held in memory: the evaluation sets, of at most 31,014 pictures."""
+
+    name: str
+    records: tuple[Record, ...] = field(repr=False)
+    expected: Pool | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+
+def measure_pool(records: Records) -> Pool:
+    """Count pictures and captions, an empty caption too where the reader gives it."""
+    return Pool(len(records), sum(len(records[index].captions) for index in range(len(records))))
+
+
+def pool_note(records: Records) -> str | None:
+    """One sentence where a standard set has another size than published evaluations, or None."""
+    if records.expected is None:
+        return None
+    found = measure_pool(records)
+    if found == records.expected:
+        return None
+    reasons = f" ({describe_counts(records.left_out)} left out)" if records.left_out else ""
+    return (
+        f"{records.name} has {found}{reasons}, published results have {records.expected}: "
+        "the numbers cannot be compared with them."
+    )
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """`3 missing picture, 1 no caption`: the most frequent first.
+
+    >>> describe_counts({"no caption": 1, "missing picture": 3000})
+    '3,000 missing picture, 1 no caption'
+    """
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items(), key=lambda c: (-c[1], c[0])))

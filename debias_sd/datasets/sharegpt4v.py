@@ -1,0 +1,171 @@
+"""ShareGPT4V: one JSON list of 1,246,901 records, 1.5 GB, with pictures of SAM, COCO and LLaVA's pre-training.
+
+`{"id", "image": "coco/train2017/1.jpg", "conversations": [{"from": "human", ...}, {"from": "gpt", "value": caption}]}`.
+The list is gone through once; after that an index of 25 bytes a record is memory-mapped, and a record is read from its
+place in the file. As Long-CLIP does, the first 1,000 records are held out of training (`sharegpt4v-1k`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debias_sd.datasets.columns import fold
+from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
+from debias_sd.datasets.json_list import scan_json_list
+from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, check_file
+from debias_sd.datasets.records import Pool, Record
+from debias_sd.datasets.slices import FileSlices
+
+HELD_OUT = 1000
+_VERSION = 1
+_STATES = (None, NO_CAPTION, BROKEN)
+_INDEX = np.dtype([("start", "<i8"), ("size", "<i4"), ("folder", "<i4"), ("name", "<u8"), ("state", "u1")])
+
+
+class ShareGpt4v:
+    """The records that can be used, in the order of the file."""
+
+    def __init__(
+        self, name: str, path: Path, index: np.ndarray, *, chosen: np.ndarray, root: Path, left_out: dict[str, int]
+    ) -> None:
+        self.name, self.path, self.root, self.left_out = name, path, root, left_out
+        self.expected = Pool(HELD_OUT, HELD_OUT) if name == "sharegpt4v-1k" else None
+        self._index, self._chosen = index, chosen
+        self._rows = FileSlices(path, index["start"], index["size"])
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> Record:
+        row = json.loads(self._rows[int(self._chosen[index])])
+        return Record(row["image"], self.root / row["image"], (caption_of(row),))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker process maps the index itself: 4 bytes a record travel, not 29."""
+        return self.__dict__ | {"_index": pack_array(self._index), "_rows": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._index = unpack_array(state["_index"])
+        self._rows = FileSlices(self.path, self._index["start"], self._index["size"])
+
+
+def caption_of(row: dict[str, Any]) -> str:
+    """The text of the first turn of `gpt`, line breaks as spaces; empty when there is none."""
+    return fold(_answer(row))
+
+
+def _answer(row: dict[str, Any]) -> str | None:
+    for turn in row["conversations"]:
+        if turn["from"] == "gpt":
+            return turn["value"]
+    return None
+
+
+def read_sharegpt4v(
+    path: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = False, held_out: bool = False
+) -> ShareGpt4v:
+    """Open the file; pictures lie relative to `image_root`, by default the file's folder.
+
+    `held_out`: the first 1,000 records instead of the others. `skip_missing` leaves out, and counts by the first part
+    of their path (sam, coco, llava), the records whose picture is not there. ValueError when the file is no whole list.
+    """
+    path = Path(path)
+    check_file(path, what="ShareGPT4V's file")
+    root = Path(image_root) if image_root is not None else path.parent
+    index, notes = keep_index(path, "records", key=("sharegpt4v", _VERSION), build=lambda: _build_index(path))
+    part = slice(0, HELD_OUT) if held_out else slice(HELD_OUT, None)
+    usable = index["state"] == 0
+    left_out = {reason: int((index["state"][part] == n).sum()) for n, reason in enumerate(_STATES) if reason}
+    if skip_missing:
+        missing = usable & find_missing(path, root, index, notes["folders"])
+        usable &= ~missing
+        left_out |= _by_prefix(index["folder"][part][missing[part]], notes["folders"])
+    chosen = np.flatnonzero(usable).astype(np.int32)
+    chosen = chosen[chosen < HELD_OUT] if held_out else chosen[chosen >= HELD_OUT]
+    left_out = {reason: count for reason, count in left_out.items() if count}
+    name = "sharegpt4v-1k" if held_out else "sharegpt4v"
+    return ShareGpt4v(name, path, index, chosen=chosen, root=root, left_out=left_out)
+
+
+def _by_prefix(folders: np.ndarray, names: list[str]) -> dict[str, int]:
+    """Missing pictures by the first part of their path."""
+    counts: Counter[str] = Counter()
+    for folder, count in zip(*np.unique(folders, return_counts=True), strict=True):
+        counts[f"{NO_PICTURE} of {names[folder].split('/')[0] or 'the folder itself'}"] += int(count)
+    return dict(counts)
+
+
+def _build_index(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Go through the whole list once: an `_INDEX` row a record, and the folders that its `folder` counts."""
+    blocks, rows, folders = [], [], {"": 0}
+    for start, size, row in scan_json_list(path):
+        folder, name, state = _describe(row)
+        rows.append((start, size, folders.setdefault(folder, len(folders)), name, state))
+        if len(rows) == 1 << 16:
+            blocks, rows = [*blocks, np.array(rows, _INDEX)], []
+    return np.concatenate([*blocks, np.array(rows, _INDEX)]), {"folders": list(folders)}
+
+
+def _describe(row: Any) -> tuple[str, int, int]:
+    """Folder, hash of the file's name and state of a record that was parsed as Latin-1."""
+    try:
+        caption = _answer(row)
+        folder, _, file = row["image"].rpartition("/")
+        has_caption = caption is not None and not caption.isspace() and caption != ""
+    except (TypeError, KeyError, AttributeError):  # no object, or a part of it is missing or of another type
+        return "", 0, _STATES.index(BROKEN)
+    if not file:
+        return "", 0, _STATES.index(BROKEN)
+    return _as_utf8(folder), _hash(_as_utf8(file)), 0 if has_caption else _STATES.index(NO_CAPTION)
+
+
+def _as_utf8(text: str) -> str:
+    """A text that was parsed as Latin-1 as it is meant: UTF-8, or escapes (\\u00e9), which parsing has undone."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return text
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+
+
+def find_missing(path: Path, root: Path, index: np.ndarray, folders: list[str]) -> np.ndarray:
+    """Which records have no picture under `root`: bool [records].
+
+    Folders are listed, files are not asked for one by one, and the answer is kept as long as no folder changes: 1.2 M
+    questions to a network disk would take longer than the rest of the start.
+    """
+    times = [_time(root / folder) for folder in folders]
+
+    def build() -> tuple[np.ndarray, dict[str, Any]]:
+        missing = np.ones(len(index), bool)
+        order = np.argsort(index["folder"], kind="stable")
+        bounds = np.searchsorted(index["folder"][order], np.arange(len(folders) + 1))
+        for number, folder in enumerate(folders):
+            mine = order[bounds[number] : bounds[number + 1]]
+            if len(mine) and times[number] is not None:
+                there = np.fromiter((_hash(name) for name in os.listdir(root / folder)), np.uint64)
+                missing[mine] = ~np.isin(index["name"][mine], there)
+        return missing, {"root": str(root)}
+
+    return keep_index(path, "missing", key=(_VERSION, root.resolve(), *times), build=build)[0]
+
+
+def _time(folder: Path) -> int | None:
+    """When the folder last changed, or None when it is not there."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return None
