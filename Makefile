@@ -14,7 +14,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export GRADIO_ANALYTICS_ENABLED := False
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint weights weights-quick results benchmark clean
+.PHONY: help install demo app test test-all lint weights weights-quick results benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,13 @@ install: $(INSTALLED) ## create .venv with the pinned versions (every other targ
 
 demo: $(INSTALLED) ## one prompt, three encoders, one seed: prints the table, writes demo.png
 	@$(BIN)/python -m debias_sd.demo
+
+app: $(INSTALLED) $(VENV)/.installed-app ## the comparison in a browser, on this machine only
+	@$(BIN)/python -m app
+
+$(VENV)/.installed-app: $(INSTALLED)
+	@$(BIN)/python -c 'import gradio, matplotlib' 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[app]'
+	@touch $@
 
 test test-all: export OMP_NUM_THREADS := 1
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from debias_sd.captions import split_sentences
 from debias_sd.encoder import TextEncoder
-from debias_sd.fidelity import SHORT_WINDOW, Way, draw
+from debias_sd.fidelity import SHORT_WINDOW
 from debias_sd.pipeline import DiffusionPipeline, with_text_encoder
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
@@ -20,6 +21,8 @@ from debias_sd.tokens import check_text
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
 _READS = "tokens that the encoder reads"
+
+OnStep = Callable[[int, torch.Tensor], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +105,73 @@ def sentences_of(prompt: str, tokenizer: Any) -> tuple[Sentence, ...]:
     return tuple(sentences)
 
 
+def is_checked(pipe: DiffusionPipeline) -> bool:
+    """Whether the pictures of `pipe` are the embedded world's, which the checker reads."""
+    unet = pipe.components.get("unet")
+    return unet is not None and unet.config.sample_size * pipe.vae_scale_factor == SIDE
+
+
+def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, TextEncoder]) -> dict[str, DiffusionPipeline]:
+    """One pipeline an encoder; they share all of `base` but text encoder, tokenizer and scheduler."""
+    pipes = {name: with_text_encoder(base, e, min_positions=SHORT_WINDOW) for name, e in encoders.items()}
+    for pipe in pipes.values():
+        pipe.set_progress_bar_config(disable=True)
+    return pipes
+
+
+@torch.inference_mode()
+def draw_prompt(
+    pipe: DiffusionPipeline,
+    prompt: str,
+    *,
+    seed: int,
+    steps: int,
+    guidance: float,
+    negative: str = "",
+    on_step: OnStep = lambda done, latents: None,
+    **options: object,
+) -> np.ndarray:
+    """One picture, uint8 [height, width, 3]; `on_step` gets the number of steps done and the latents, and may raise.
+
+    `options` go to the pipeline (height, width). Raises ValueError when the picture holds NaN or infinity.
+    """
+
+    def after_step(_: DiffusionPipeline, step: int, __: object, tensors: dict[str, Any]) -> dict[str, Any]:
+        on_step(step + 1, tensors["latents"])
+        return tensors
+
+    output = pipe(
+        prompt,
+        negative_prompt=negative or None,
+        generator=torch.Generator("cpu").manual_seed(seed),
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        output_type="np",
+        callback_on_step_end=after_step,
+        **options,
+    )
+    image = np.asarray(output.images[0])
+    if not np.isfinite(image).all():
+        raise ValueError(
+            "the picture holds NaN (it would be black): numbers overflowed in the UNet or the VAE; "
+            "use dtype float32 or bfloat16, or less guidance."
+        )
+    return np.rint(255 * image).astype(np.uint8)
+
+
+def drawn_in(image: np.ndarray, sentences: tuple[Sentence, ...]) -> tuple[int, ...]:
+    """How many of each sentence's things are in the picture."""
+    return tuple(sum(v.drawn for v in judge(image, s.things)) if s.things else 0 for s in sentences)
+
+
+def sentences_for(prompt: str, base: DiffusionPipeline) -> tuple[Sentence, ...]:
+    """The sentences of a prompt; they name no things when `base` draws pictures that the checker does not read."""
+    sentences = sentences_of(prompt, base.tokenizer)
+    if is_checked(base):
+        return sentences
+    return tuple(dataclasses.replace(sentence, things=()) for sentence in sentences)
+
+
 def compare_encoders(
     prompt: str,
     encoders: Mapping[str, TextEncoder],
@@ -110,6 +180,7 @@ def compare_encoders(
     seed: int = 0,
     steps: int = 25,
     guidance: float = 2.0,
+    negative: str = "",
     progress: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
@@ -119,17 +190,12 @@ def compare_encoders(
     Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
     """
     check_text(prompt)
-    sentences = sentences_of(prompt, base.tokenizer)
-    if base.unet.config.sample_size * base.vae_scale_factor != SIDE:  # no picture of the world that the checker reads
-        sentences = tuple(dataclasses.replace(sentence, things=()) for sentence in sentences)
-    pipes = {name: with_text_encoder(base, e, min_positions=SHORT_WINDOW) for name, e in encoders.items()}
+    sentences = sentences_for(prompt, base)
     panels = []
-    for name, pipe in pipes.items():
+    for name, pipe in pipes_of(base, encoders).items():
         progress(name)
-        pipe.set_progress_bar_config(disable=True)
-        image = draw(Way(name, pipe), [prompt], [seed], steps=steps, guidance=guidance)[0]
-        drawn = tuple(sum(v.drawn for v in judge(image, s.things)) if s.things else 0 for s in sentences)
-        panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn))
+        image = draw_prompt(pipe, prompt, seed=seed, steps=steps, guidance=guidance, negative=negative)
+        panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn_in(image, sentences)))
     return Comparison(prompt, seed, sentences, tuple(panels))
 
 

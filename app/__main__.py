@@ -1,0 +1,85 @@
+"""`python -m app`: the comparison in a browser. Without options the embedded models are used."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from app.settings import DTYPES, Settings, read_encoders
+
+# Before gradio and huggingface_hub are imported: the first asks its makers' server for news, the second reports use.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options."""
+    parser = argparse.ArgumentParser(prog="python -m app", description=__doc__)
+    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion pipeline (default: the embedded one)")
+    parser.add_argument(
+        "--encoders",
+        nargs="+",
+        metavar="NAME=SOURCE",
+        help="encoders by their name on the page: folders, hub ids, or base for the pipeline's own",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of all models (default: float32)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
+    parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
+    return parser
+
+
+def read_settings(arguments: argparse.Namespace) -> Settings:
+    """The operator's settings; ValueError with one sentence for a fault."""
+    encoders = {"encoders": read_encoders(arguments.encoders)} if arguments.encoders else {}
+    return Settings(
+        base=arguments.base,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        host=arguments.host,
+        port=arguments.port,
+        share=arguments.share,
+        **encoders,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Load the models and serve until interrupted; exit code 2 with one sentence for a fault of the operator's."""
+    arguments = build_parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="app: %(levelname)s: %(message)s")
+    try:
+        settings = read_settings(arguments)
+        from app.demo import build_demo, launch
+        from app.models import Models
+        from debias_sd.commands.terminal import quiet_loading
+        from debias_sd.pipeline import hide_loading_bars
+
+        quiet_loading()
+        hide_loading_bars()
+        demo = build_demo(Models.load(settings), settings)
+        launch(demo, settings)
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        return _refuse("gradio is not installed; call make app, or pip install -e '.[app]'.")
+    except ValueError as error:
+        return _refuse(str(error))
+    except OSError as error:  # gradio found no port, or the address is not this machine's
+        where = f"{settings.host}, port {settings.port or '7860 and the 99 behind it'}"
+        return _refuse(f"cannot listen on {where} ({type(error).__name__}); give another --port or --host.")
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"app: error: {sentence}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The page: its parts and which event does what. Everything that it shows is made elsewhere."""
+
+from __future__ import annotations
+
+import random
+
+import gradio as gr
+
+from app import look
+from app.api import compare_endpoint
+from app.events import Events
+from app.examples import examples
+from app.keep import downloads_html
+from app.models import Models
+from app.rulers import rulers_html
+from app.sentences import sentences_html
+from app.session import Session
+from app.settings import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
+from app.stage import empty_html
+from debias_sd.commands.sampling import EMBEDDED, REAL
+
+_INTRO = (
+    "<h1>What does the end of a prompt do?</h1><p>One prompt, one seed, several text encoders. Which sentences made it "
+    "into each picture?</p>"
+)
+_PICK = """element.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-pick]");
+  if (button) trigger("pick", { index: Number(button.dataset.pick) });
+});"""
+_QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+
+def build_demo(models: Models, settings: Settings) -> gr.Blocks:
+    """The whole page."""
+    with gr.Blocks(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
+        session = gr.State(Session())
+        gr.HTML(_INTRO, elem_classes="title")
+        parts = {"session": session} | _prompt_part(models, settings)
+        with gr.Tabs():
+            with gr.Tab("Side by side"):
+                parts |= _stage_part(models)
+            with gr.Tab("Reading"):
+                parts |= _reading_part()
+            with gr.Tab("Keep"):
+                parts |= _keep_part(settings)
+        _connect(demo, parts, Events(models, settings), settings)
+        gr.api(compare_endpoint(models, settings), api_name="compare", concurrency_limit=None)
+    return demo
+
+
+def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
+    shown = examples(is_embedded=settings.is_embedded)
+    first = next(iter(shown.values()))
+    defaults = EMBEDDED if settings.is_embedded else REAL
+    parts: dict[str, object] = {}
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=3, min_width=300):
+            parts["prompt"] = gr.Textbox(
+                first, label="Prompt", lines=11, max_lines=18, max_length=PROMPT_CHARACTERS, elem_id="prompt"
+            )
+        with gr.Column(scale=2, min_width=300):
+            parts["example"] = gr.Dropdown(list(shown), value=next(iter(shown)), label="Examples", elem_id="example")
+            with gr.Row():
+                parts["seed"] = gr.Number(0, label="Seed", precision=0, minimum=SEED[0], maximum=SEED[1], min_width=110)
+                parts["seeds"] = gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140)
+            with gr.Row():
+                parts["go"] = gr.Button("Compare", variant="primary", elem_id="go", min_width=110, scale=2)
+                parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=90)
+                parts["surprise"] = gr.Button("Surprise me", elem_id="surprise", min_width=120, scale=2)
+            parts["blind"] = gr.Checkbox(
+                False, label="Blind vote", info="names stay hidden until you have chosen", elem_id="blind"
+            )
+            with gr.Accordion("More settings", open=False):
+                parts["encoders"] = gr.CheckboxGroup(
+                    [(ruler.title, name) for name, ruler in models.rulers.items()],
+                    value=list(models.rulers), label="Encoders", elem_id="encoders",
+                )  # fmt: skip
+                parts["steps"] = gr.Slider(*STEPS, value=defaults["steps"], step=1, label="Steps", elem_id="steps")
+                parts["guidance"] = gr.Slider(
+                    *GUIDANCE, value=defaults["guidance_scale"], step=0.5, label="Guidance", elem_id="guidance"
+                )
+                parts["negative"] = gr.Textbox(
+                    label="Negative prompt", max_length=NEGATIVE_CHARACTERS, lines=1, elem_id="negative"
+                )
+                parts["side"] = gr.Dropdown(
+                    [("the pipeline's own", None), *((f"{side} x {side}", side) for side in SIDES)],
+                    value=None, label="Size", visible=not settings.is_embedded,
+                )  # fmt: skip
+    parts["rulers"] = gr.HTML(rulers_html(first, models), elem_id="rulers")
+    with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
+        parts["sentences"] = gr.HTML(
+            sentences_html(first), elem_id="sentences", js_on_load=look.read_asset("sentences.js")
+        )
+    return parts
+
+
+def _stage_part(models: Models) -> dict[str, object]:
+    parts: dict[str, object] = {"status": gr.HTML(_status(""), elem_id="status")}
+    with gr.Row(visible=False, elem_id="votes") as parts["votes"]:
+        parts["choices"] = [
+            gr.Button(f"{'ABCDEF'[place]} is best", elem_id=f"vote-{place}", min_width=100)
+            for place in range(len(models.rulers))
+        ]
+        parts["choices"].append(gr.Button("No difference", elem_id="vote-none", min_width=120))
+    with gr.Row(elem_classes="panels", elem_id="panels"):
+        parts["panels"] = [gr.HTML(empty_html(ruler.title, ruler.window)) for ruler in models.rulers.values()]
+    parts["tally"] = gr.HTML("", elem_id="tally")
+    return parts
+
+
+def _status(text: str) -> str:
+    return f'<div class="status" role="status" aria-live="polite">{text}</div>'
+
+
+def _reading_part() -> dict[str, object]:
+    gr.HTML('<p class="hint">Where each encoder looks in the prompt above, and what each sentence changes.</p>')
+    return {"read": gr.Button("Read this prompt", elem_id="read"), "plots": gr.HTML("", elem_id="plots")}
+
+
+def _keep_part(settings: Settings) -> dict[str, object]:
+    parts: dict[str, object] = {"gallery": gr.HTML("", elem_id="gallery", js_on_load=_PICK)}
+    parts["downloads"] = gr.HTML(downloads_html(None, settings), elem_id="downloads")
+    parts["command"] = gr.Textbox(label="Command line", buttons=["copy"], interactive=False, lines=2, elem_id="command")
+    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, elem_id="link")
+    parts["json"] = gr.Textbox(
+        label="Settings", info="JSON; paste others here to use them", lines=4, max_lines=12, elem_id="settings"
+    )
+    parts["use"] = gr.Button("Use these settings", elem_id="use")
+    return parts
+
+
+def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings: Settings) -> None:
+    """Which event does what."""
+    prompt, session = parts["prompt"], parts["session"]
+    asked = [parts[name] for name in ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")]
+    shown = [parts["status"], *parts["panels"], parts["go"], parts["cancel"], parts["votes"], parts["tally"]]
+    kept = [parts[name] for name in ("gallery", "downloads", "command", "link", "json")]
+    prompt.change(
+        events.show_prompt, prompt, [parts["rulers"], parts["sentences"]], trigger_mode="always_last", **_QUICK
+    )
+    parts["sentences"].act(events.move, prompt, prompt, **_QUICK)
+    parts["example"].input(
+        lambda title: examples(is_embedded=settings.is_embedded).get(title, gr.skip()),
+        parts["example"],
+        prompt,
+        **_QUICK,
+    )
+    parts["surprise"].click(lambda: events.surprise(random.SystemRandom()), None, prompt, **_QUICK)
+    run = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+    drawn = parts["go"].click(events.compare, [session, parts["blind"], *asked], shown, trigger_mode="once", **run)
+    drawn.then(events.show_kept, session, kept, **_QUICK)
+    parts["cancel"].click(events.cancel, session, None, **_QUICK)
+    for place, button in enumerate(parts["choices"]):
+        chosen = place if place < len(parts["panels"]) else None
+        voted = button.click(events.voter(chosen), session, shown, **_QUICK)
+        voted.then(events.show_kept, session, kept, **_QUICK)
+    parts["read"].click(
+        events.read, [prompt, parts["encoders"]], parts["plots"], concurrency_limit=1, api_visibility="private"
+    )
+    parts["gallery"].pick(events.pick, session, kept, **_QUICK)
+    parts["use"].click(events.use_json, parts["json"], asked, **_QUICK)
+    demo.load(events.use_link, None, asked, **_QUICK)
+    demo.unload(lambda: None)
+
+
+def launch(demo: gr.Blocks, settings: Settings) -> None:
+    """Serve until interrupted. No files are served, none are taken, nothing is reported."""
+    demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
+    demo.launch(
+        server_name=settings.host,
+        server_port=settings.port,
+        share=settings.share,
+        allowed_paths=[],
+        max_file_size=1,
+        run_history=False,
+        enable_monitoring=False,
+        footer_links=["api"],
+        state_session_capacity=200,
+        show_error=False,
+        ssr_mode=False,
+        theme=look.theme(),
+        css=look.read_asset("style.css"),
+        head=look.head(),
+    )

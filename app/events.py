@@ -1,0 +1,199 @@
+"""What happens when a person does something on the page: each method is one event, and returns what changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from app.examples import surprise
+from app.keep import downloads_html, gallery_html
+from app.models import Models
+from app.reading import read_all, reading_html
+from app.request import Request, check_request, read_json, read_query
+from app.rulers import rulers_html
+from app.run import Run, compare, start_run
+from app.sentences import move_sentence, sentences_html
+from app.session import Session
+from app.settings import PROMPT_CHARACTERS, Settings
+from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
+from app.votes import Ballot, tally_html
+from debias_sd.comparison import TITLES
+
+_FIELDS = ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")
+
+
+class Events:
+    """The page's events; a fault of the person's becomes a notice of one sentence."""
+
+    def __init__(self, models: Models, settings: Settings) -> None:
+        self.models, self.settings = models, settings
+
+    def show_prompt(self, prompt: str) -> tuple[str, str]:
+        """Rulers and sentence list for the text in the box."""
+        sentences = sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
+        return rulers_html(prompt, self.models), sentences
+
+    def move(self, prompt: str, event: gr.EventData) -> str:
+        """The prompt after a sentence was moved, swapped or dropped."""
+        return move_sentence(prompt, event._data)
+
+    def surprise(self, rng: random.Random) -> str:
+        """A new prompt."""
+        return surprise(rng, is_embedded=self.settings.is_embedded)
+
+    def _checked(self, values: tuple[Any, ...]) -> Request:
+        try:
+            return check_request(dict(zip(_FIELDS, values, strict=True)), self.settings)
+        except ValueError as error:
+            raise gr.Error(_capital(str(error)), print_exception=False) from None
+
+    async def compare(self, session: Session, blind: bool, *values: Any) -> AsyncIterator[tuple[Any, ...]]:
+        """Draw, and show each panel as it changes."""
+        run = start_run(self._checked(values), self.models)
+        session.run = run
+        names = run.request.encoders
+        is_blind = blind and len(names) > 1
+        session.ballot = Ballot.shuffled(names, run.request.seeds, random.SystemRandom()) if is_blind else None
+        shown: list[str] = []
+        try:
+            async for state in compare(run, self.models):
+                shown, update = self._update(session, state, shown)
+                yield update
+        except ValueError as error:  # the line is full
+            raise gr.Error(_capital(str(error)), print_exception=False) from None
+        if session.ballot is None:
+            session.keep(run)
+        elif not all(track.pictures for track in run.tracks) or run.stop.is_set() and not run.is_over:
+            session.ballot = None
+        yield self._update(session, run, [], over=True)[1]
+
+    def _update(
+        self, session: Session, run: Run, before: list[str], *, over: bool = False
+    ) -> tuple[list[str], tuple[Any, ...]]:
+        """New panels, and the updates of all outputs; a panel that is as before is skipped."""
+        panels = self._panels(session, run, over=over)
+        changed = [
+            gr.skip() if old == new else new for old, new in zip(before or [""] * len(panels), panels, strict=True)
+        ]
+        voting = over and session.is_blind
+        status = status_of(run) if not session.is_blind else self._blind_status(session, run, over=over)
+        updates = [gr.update(value=html, visible=bool(html)) if isinstance(html, str) else html for html in changed]
+        return panels, (
+            f'<div class="status" role="status" aria-live="polite">{escape(status)}</div>',
+            *updates,
+            gr.update(interactive=over),
+            gr.update(interactive=not over),
+            gr.update(visible=voting),
+            tally_html(session.tally, self._titles()) if session.tally.rounds and not session.is_blind else "",
+        )
+
+    def _panels(self, session: Session, run: Run, *, over: bool) -> list[str]:
+        """One string a panel of the page; empty ones are hidden."""
+        if not session.is_blind:
+            panels = {track.name: panel_html(run, track) for track in run.tracks}
+            return [panels.get(name, "") for name in self.models.rulers]
+        tracks = {track.name: track for track in run.tracks}
+        if over:
+            order, number = session.ballot.orders[session.ballot.round], session.ballot.round
+            panels = [
+                blind_panel_html(
+                    next((p for p in tracks[name].pictures if p.seed == run.request.seed + number), None), i
+                )
+                for i, name in enumerate(order)
+            ]
+        else:
+            panels = [blind_progress_html(track, place) for place, track in enumerate(run.tracks)]
+        return panels + [""] * (len(self.models.rulers) - len(panels))
+
+    def _blind_status(self, session: Session, run: Run, *, over: bool) -> str:
+        if over:
+            return (
+                f"Round {session.ballot.round + 1} of {len(session.ballot.orders)}: which picture fits the prompt best?"
+            )
+        if run.before is not None:
+            return f"{run.before} before you"
+        done = sum(len(track.pictures) for track in run.tracks)
+        return f"Drawing: {done} of {len(run.tracks) * run.request.seeds} pictures"
+
+    def _titles(self) -> dict[str, str]:
+        return {name: TITLES.get(name, name) for name in self.models.rulers}
+
+    def cancel(self, session: Session) -> None:
+        """Stop the run; its own event shows that it has."""
+        session.cancel()
+
+    def voter(self, place: int | None) -> Callable[[Session], tuple[Any, ...]]:
+        """The event of one vote button."""
+
+        def vote(session: Session) -> tuple[Any, ...]:
+            if session.run is None or not session.is_blind:
+                raise gr.Error("There is nothing to vote on; start a blind comparison.", print_exception=False)
+            order = session.ballot.orders[session.ballot.round]
+            session.ballot.vote(place if place is None or place < len(order) else None)
+            session.tally.add(order, session.ballot.votes[-1])
+            if session.ballot.is_over:
+                session.keep(session.run)
+            return self._update(session, session.run, [], over=True)[1]
+
+        return vote
+
+    async def read(self, prompt: str, names: list[str]) -> str:
+        """The plots of the Reading tab."""
+        request = self._checked((prompt, names, "", 0, 1, 1, 1.0, None))
+        readings = await asyncio.to_thread(read_all, self.models, request.encoders, prompt)
+        return await asyncio.to_thread(reading_html, readings, prompt)
+
+    def show_kept(self, session: Session, request: gr.Request) -> tuple[str, ...]:
+        """Gallery, downloads, command, link and JSON of the chosen comparison."""
+        run = session.kept[session.chosen] if 0 <= session.chosen < len(session.kept) else None
+        gallery = gallery_html(session.kept, session.chosen)
+        if run is None:
+            return gallery, downloads_html(None, self.settings), "", "", ""
+        query = run.request.as_query()
+        address = str(request.request.base_url).rstrip("/") if request.request is not None else ""
+        link = f"{address}/?{query}" if query else "too long for a link; use the JSON below"
+        return (
+            gallery,
+            downloads_html(run, self.settings),
+            run.request.as_command(self.settings),
+            link,
+            run.request.as_json(),
+        )
+
+    def pick(self, session: Session, request: gr.Request, event: gr.EventData) -> tuple[str, ...]:
+        """Choose a comparison of the gallery."""
+        index = event._data.get("index")
+        if isinstance(index, int) and 0 <= index < len(session.kept):
+            session.chosen = index
+        return self.show_kept(session, request)
+
+    def use_json(self, text: str) -> tuple[Any, ...]:
+        """Fill the page with pasted settings."""
+        try:
+            return self._fields(check_request(read_json(text), self.settings))
+        except ValueError as error:
+            raise gr.Error(_capital(str(error)), print_exception=False) from None
+
+    def use_link(self, request: gr.Request) -> tuple[Any, ...]:
+        """Fill the page with the settings in its own address, if there are any."""
+        raw = read_query(str(request.query_params))
+        if "prompt" not in raw:
+            return tuple(gr.skip() for _ in _FIELDS)
+        try:
+            return self._fields(check_request(raw, self.settings))
+        except ValueError as error:
+            raise gr.Error(_capital(str(error)), print_exception=False) from None
+
+    @staticmethod
+    def _fields(request: Request) -> tuple[Any, ...]:
+        values = request.as_dict()
+        return tuple(values[name] for name in _FIELDS)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,13 @@
+// Highlighting: a verdict that is hovered or focused lights up everything that carries its sentence's number.
+(() => {
+  const light = (event) => {
+    const item = event.target instanceof Element ? event.target.closest(".verdicts li[data-sentence]") : null;
+    document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
+    if (item) {
+      const same = `.panels [data-sentence="${Number(item.dataset.sentence)}"]`;
+      document.querySelectorAll(same).forEach((element) => element.classList.add("lit"));
+    }
+  };
+  document.addEventListener("mouseover", light);
+  document.addEventListener("focusin", light);
+})();

@@ -1,0 +1,169 @@
+"""What an encoder reads of the prompt at hand: attention from its end token by position, and sensitivity by sentence.
+
+Attention is no proof of use. Sensitivity is causal: the pooled vector is computed again with a sentence's tokens
+replaced by as many commas, so that every other token keeps its place; 1 - cosine is how far it turns.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import io
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+import torch
+
+from app.models import Models, Ruler
+from app.rulers import token_starts
+from debias_sd.captions import split_sentences
+from debias_sd.tokens import end_positions, tokenize
+
+_NEUTRAL = ","
+_COLOURS = {False: ("#0b5c75", "#b35900", "#6a3d9a", "#1a7f37", "#a40e26", "#57606a"),
+            True: ("#58b9d1", "#f2a65a", "#c7a3ff", "#7ee2a0", "#ffb1a8", "#a4aeb9")}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """One encoder's reading. Slots count from 0, the start token; `sentences` are (first, last) slots that are read."""
+
+    title: str
+    attention: np.ndarray
+    """Mean over layers and heads, from the end token to every slot up to it; sums to 1."""
+    sentences: tuple[tuple[int, int], ...]
+    sensitivity: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """A prompt in one encoder's window: ids [1, end + 1], first and last slot of every sentence that is read."""
+
+    ids: torch.Tensor
+    sentences: tuple[tuple[int, int], ...]
+    neutral: int
+
+
+def slots_of(ruler: Ruler, prompt: str) -> Slots:
+    """Tokenize `prompt` up to its end token."""
+    ids = tokenize(ruler.tokenizer, [prompt], length=ruler.window, pad_id=ruler.tokenizer.pad_token_id)
+    end = int(end_positions(ids, end_id=ruler.tokenizer.eos_token_id))
+    read = tuple((first, min(last, end - 1)) for first, last in sentence_spans(ruler, prompt) if first < end)
+    return Slots(ids[:, : end + 1], read, ruler.tokenizer(_NEUTRAL, add_special_tokens=False)["input_ids"][0])
+
+
+@torch.inference_mode()
+def read_slots(title: str, model: torch.nn.Module, slots: Slots) -> Reading:
+    """Read a prompt with a text model; it is copied, because kept attention weights need another implementation."""
+    eager = copy.deepcopy(model).float().cpu()
+    eager.set_attn_implementation("eager")
+    layers = eager(input_ids=slots.ids, output_attentions=True).attentions
+    attention = torch.stack([layer[0, :, -1].mean(0) for layer in layers]).mean(0).numpy()
+    changed = slots.ids.repeat(len(slots.sentences) + 1, 1)
+    for row, (first, last) in enumerate(slots.sentences, start=1):
+        changed[row, first : last + 1] = slots.neutral
+    pooled = torch.cat([eager(input_ids=part).pooler_output for part in changed.split(8)])
+    pooled = torch.nn.functional.normalize(pooled, dim=-1)
+    turned = (1 - pooled[1:] @ pooled[0]).clamp(min=0).tolist()
+    return Reading(title, attention, slots.sentences, tuple(turned))
+
+
+def sentence_spans(ruler: Ruler, prompt: str) -> list[tuple[int, int]]:
+    """First and last slot of every sentence of `prompt`, by the characters at which its tokens begin."""
+    starts, spans, place, slot = token_starts(ruler, prompt), [], 0, 1
+    for sentence in split_sentences(prompt):
+        end = _end_of(sentence, prompt, place)
+        count = sum(place <= start < end for start in starts)
+        if count:
+            spans.append((slot, slot + count - 1))
+        slot, place = slot + count, end
+    return spans
+
+
+def _end_of(sentence: str, prompt: str, place: int) -> int:
+    """Where `sentence`, whose white space was folded, ends in `prompt` from character `place` on."""
+    for word in sentence.split():
+        place = prompt.index(word, place) + len(word)
+    return place
+
+
+def read_all(models: Models, names: Sequence[str], prompt: str) -> list[Reading]:
+    """The readings of the named encoders."""
+    with models.counting:
+        slots = {name: slots_of(models.rulers[name], prompt) for name in names}
+    return [read_slots(models.rulers[name].title, models.pipes[name].text_encoder, slots[name]) for name in names]
+
+
+def reading_html(readings: Sequence[Reading], prompt: str) -> str:
+    """Both plots for light and dark pages, and the numbers as a table."""
+    told = {
+        "attention": "Attention from the end token by position, mean over layers and heads",
+        "sensitivity": "How far the pooled vector turns (1 - cosine) when a sentence is replaced by commas",
+    }
+    figures = "".join(
+        f"<figure><figcaption>{words}</figcaption>"
+        + "".join(
+            f'<img class="{"night" if dark else "day"}" alt="{words}; the numbers are in the table below" '
+            f'src="{_plot(readings, kind, dark=dark)}">'
+            for dark in (False, True)
+        )
+        + "</figure>"
+        for kind, words in told.items()
+    )
+    return f'<div class="plots">{figures}{_table_html(readings, prompt)}</div>'
+
+
+def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
+    """One plot as a PNG data address; dashed lines are the sentences' ends."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    ink, rule = ("#e6edf3", "#39424e") if dark else ("#1f2328", "#d0d7de")
+    figure = Figure(figsize=(10, 3.1), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot(facecolor="none")
+    for reading, colour in zip(readings, _COLOURS[dark], strict=False):
+        if kind == "attention":
+            axes.plot(
+                range(1, len(reading.attention) - 1), reading.attention[1:-1], color=colour, label=reading.title, lw=1.4
+            )
+        else:
+            values = np.full(len(reading.attention), np.nan)
+            for (first, last), value in zip(reading.sentences, reading.sensitivity, strict=True):
+                values[first : last + 1] = value
+            axes.step(range(len(values)), values, where="mid", color=colour, label=reading.title, lw=2)
+    for _, last in max((reading.sentences for reading in readings), key=len, default=()):
+        axes.axvline(last + 0.5, color=rule, lw=1, ls="--", zorder=0)
+    if kind == "attention":
+        axes.set_yscale("log")
+    axes.set_xlabel("token position", color=ink)
+    axes.tick_params(colors=ink, which="both")
+    for spine in axes.spines.values():
+        spine.set_color(rule)
+    axes.legend(frameon=False, labelcolor=ink, ncols=len(readings), loc="lower left", bbox_to_anchor=(0, 1))
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def _table_html(readings: Sequence[Reading], prompt: str) -> str:
+    """A row a sentence: share of the attention on its tokens, and sensitivity, for each encoder."""
+    head = "".join(f"<th>{escape(r.title)}: attention</th><th>turns</th>" for r in readings)
+    rows = []
+    for index, sentence in enumerate(split_sentences(prompt)):
+        cells = ""
+        for reading in readings:
+            if index >= len(reading.sentences):
+                cells += "<td>not read</td><td>–</td>"
+                continue
+            first, last = reading.sentences[index]
+            share = 100 * float(reading.attention[first : last + 1].sum())
+            cells += f"<td>{share:.1f} %</td><td>{reading.sensitivity[index]:.3f}</td>"
+        rows.append(f'<tr><td>{index + 1}</td><td dir="auto">{escape(sentence)}</td>{cells}</tr>')
+    return (
+        f"<details><summary>The numbers</summary><table><thead><tr><th></th><th>sentence</th>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></details>"
+    )

@@ -1,0 +1,163 @@
+"""What a person asks for: checked on the server, whatever the page allowed; JSON, a link, and a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from app.settings import (
+    GUIDANCE,
+    NEGATIVE_CHARACTERS,
+    PROMPT_CHARACTERS,
+    SEED,
+    SEEDS,
+    SIDES,
+    STEPS,
+    Settings,
+)
+from debias_sd.commands.sampling import EMBEDDED, REAL
+from debias_sd.tokens import check_text
+
+LINK_CHARACTERS = 6_000  # browsers and servers take longer ones, chat programs and mail do not
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One comparison; make it with `check_request`. `seeds` pictures an encoder, from `seed` on."""
+
+    prompt: str
+    encoders: tuple[str, ...]
+    negative: str = ""
+    seed: int = 0
+    seeds: int = 1
+    steps: int = 25
+    guidance: float = 2.0
+    side: int | None = None
+    """Height and width in pixels; None is the pipeline's own."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data that `check_request` takes back."""
+        return dataclasses.asdict(self) | {"encoders": list(self.encoders)}
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+
+    def as_query(self) -> str | None:
+        """The query string of a link that sets the page up; None when it is too long for one."""
+        plain = {name: value for name, value in self.as_dict().items() if value not in ("", None)}
+        query = urlencode(plain | {"encoders": ",".join(self.encoders)})
+        return query if len(query) <= LINK_CHARACTERS else None
+
+    def as_command(self, settings: Settings, *, seed: int | None = None) -> str:
+        """The command that draws the same pictures, of one seed; folders are named on a private page only."""
+        words = ["debias-sd", "compare"]
+        if settings.base is not None:
+            words += ["--base", settings.base if settings.is_private else "BASE"]
+        sources = [settings.encoders[name] for name in self.encoders]
+        words += ["--encoders", *(sources if settings.is_private or settings.is_embedded else self.encoders)]
+        words += ["--seed", str(self.seed if seed is None else seed), "--steps", str(self.steps)]
+        words += ["--guidance-scale", f"{self.guidance:g}"]
+        if self.negative:
+            words += ["--negative-prompt", self.negative]
+        return shlex.join([*words, "--out", "compare.png", "--", self.prompt])
+
+
+def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:
+    """Return `raw` as a request; missing values get the defaults. ValueError with one sentence for any other fault."""
+    fields = {field.name for field in dataclasses.fields(Request)}
+    unknown = sorted(set(raw) - fields)
+    if unknown:
+        raise ValueError(f"the settings hold {unknown[0]!r}, allowed are {', '.join(sorted(fields))}; remove it.")
+    defaults = EMBEDDED if settings.is_embedded else REAL
+    return Request(
+        prompt=_text(raw.get("prompt", ""), "prompt", PROMPT_CHARACTERS, needed=True),
+        encoders=_encoders(raw.get("encoders"), settings),
+        negative=_text(raw.get("negative") or "", "negative prompt", NEGATIVE_CHARACTERS),
+        seed=_whole(raw.get("seed", 0), "seed", SEED),
+        seeds=_whole(raw.get("seeds", 1), "number of seeds", SEEDS),
+        steps=_whole(raw.get("steps", defaults["steps"]), "number of steps", STEPS),
+        guidance=_number(raw.get("guidance", defaults["guidance_scale"]), "guidance", GUIDANCE),
+        side=_side(raw.get("side"), settings),
+    )
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """The settings in a JSON text; ValueError when it is no JSON object."""
+    try:
+        raw = json.loads(text[: 10 * PROMPT_CHARACTERS])
+    except (ValueError, RecursionError):
+        raise ValueError("the settings are not JSON; paste what the Keep tab shows.") from None
+    if not isinstance(raw, dict):
+        raise ValueError("the settings are JSON, but no object; paste what the Keep tab shows.")
+    return raw
+
+
+def read_query(query: str) -> dict[str, Any]:
+    """The settings in a link's query string, numbers as numbers; other names (gradio has its own) are left out."""
+    fields = {field.name for field in dataclasses.fields(Request)}
+    raw: dict[str, Any] = {name: value for name, value in parse_qsl(query) if name in fields}
+    if "encoders" in raw:
+        raw["encoders"] = raw["encoders"].split(",")
+    for name in ("seed", "seeds", "steps", "guidance", "side"):
+        if name in raw:
+            raw[name] = _parsed(raw[name])
+    return raw
+
+
+def _parsed(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text[:40])
+        except ValueError:
+            continue
+    return text
+
+
+def _text(value: Any, what: str, limit: int, *, needed: bool = False) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"the {what} is of type {type(value).__name__}, text is needed; correct it.")
+    if needed and not value.strip():
+        raise ValueError(f"the {what} is empty; write what the picture should show.")
+    if len(value) > limit:
+        raise ValueError(f"the {what} has {len(value):,} characters, allowed are {limit:,}; shorten it.")
+    check_text(value)
+    return value
+
+
+def _whole(value: Any, what: str, allowed: tuple[int, int]) -> int:
+    is_whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_whole or value != int(value) or not allowed[0] <= value <= allowed[1]:
+        raise ValueError(f"the {what} is {value!r}, allowed are {allowed[0]} to {allowed[1]}; correct it.")
+    return int(value)
+
+
+def _number(value: Any, what: str, allowed: tuple[float, float]) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not allowed[0] <= value <= allowed[1]:
+        raise ValueError(f"the {what} is {value!r}, allowed are {allowed[0]:g} to {allowed[1]:g}; correct it.")
+    return float(value)
+
+
+def _side(value: Any, settings: Settings) -> int | None:
+    if value is None:
+        return None
+    if settings.is_embedded:
+        raise ValueError("the embedded pipeline draws 48 x 48 pixels only; leave the size out.")
+    if isinstance(value, bool) or value not in SIDES:
+        raise ValueError(f"the size is {value!r}, allowed are {', '.join(map(str, SIDES))}; correct it.")
+    return int(value)
+
+
+def _encoders(value: Any, settings: Settings) -> tuple[str, ...]:
+    names = list(settings.encoders) if value is None else value
+    if not isinstance(names, Sequence) or isinstance(names, str) or not names:
+        raise ValueError(f"no encoder is chosen; choose of {', '.join(settings.encoders)}.")
+    for name in names:
+        if not isinstance(name, str) or name not in settings.encoders:
+            raise ValueError(f"there is no encoder {str(name)[:40]!r}; choose of {', '.join(settings.encoders)}.")
+    return tuple(name for name in settings.encoders if name in names)

@@ -1,0 +1,117 @@
+"""Token rulers: for each encoder the prompt coloured by window, cut at 77 and 248, what it loses struck through.
+
+Plain strings of HTML; every piece of the prompt is escaped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from html import escape
+
+from app.models import Models, Ruler
+from app.settings import PROMPT_CHARACTERS
+from debias_sd.tokens import CONTEXTS, check_text
+
+_SHOWN = 6_000  # characters of a prompt that a ruler spells out; the rest is counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """A piece of the prompt: number of its window from 1, and whether the encoder reads it."""
+
+    text: str
+    window: int
+    is_read: bool
+
+
+def cuts_of(window: int) -> list[int]:
+    """Where the text of a ruler changes: content tokens before the end of 77, 248 and the encoder's own window.
+
+    >>> cuts_of(77), cuts_of(248), cuts_of(512)
+    ([75, 246], [75, 246], [75, 246, 510])
+    """
+    return sorted({length - 2 for length in (*CONTEXTS, window)})
+
+
+def stretches_of(prompt: str, starts: Sequence[int], *, window: int) -> list[Stretch]:
+    """`prompt` in pieces; `starts[i]` is the character at which token i begins. The pieces joined are the prompt."""
+    pieces, begin = [], 0
+    for number, cut in enumerate([*cuts_of(window), len(starts)], start=1):
+        end = starts[cut] if cut < len(starts) else len(prompt)
+        if end > begin:
+            pieces.append(Stretch(prompt[begin:end], number, cut <= window - 2))
+        begin = max(begin, end)
+    return pieces
+
+
+def token_starts(ruler: Ruler, prompt: str) -> list[int]:
+    """The first character of every token of `prompt`, start and end token not counted."""
+    encoded = ruler.tokenizer(
+        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
+    )
+    return [start for start, _ in encoded["offset_mapping"]]
+
+
+def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
+    """One encoder's ruler: title and counts, a bar with its cuts, the text."""
+    tokens, room = len(starts), ruler.window - 2
+    lost = max(0, tokens - room)
+    told = f"{tokens:,} of {room:,} tokens" if not lost else f"{tokens:,} tokens, reads {room:,}, loses {lost:,}"
+    shown = prompt[:_SHOWN]
+    text = "".join(
+        _stretch_html(piece) for piece in stretches_of(shown, _within(starts, len(shown)), window=ruler.window)
+    )
+    more = f'<span class="more"> … and {len(prompt) - _SHOWN:,} more characters</span>' if len(prompt) > _SHOWN else ""
+    return (
+        f'<section class="ruler{" loses" if lost else ""}" aria-label="Tokens of {escape(ruler.title)}">'
+        f'<header><h2>{escape(ruler.title)}</h2><span class="count">{told}</span></header>'
+        f"{_bar_html(tokens, ruler.window)}"
+        f'<p class="text" dir="auto" tabindex="0" role="group" aria-label="What {escape(ruler.title)} reads">'
+        f"{text}{more}</p></section>"
+    )
+
+
+def _within(starts: Sequence[int], end: int) -> list[int]:
+    return [start for start in starts if start < end]
+
+
+def _stretch_html(piece: Stretch) -> str:
+    tag, note = ("span", "") if piece.is_read else ("del", ' title="this encoder does not read this"')
+    return f'<{tag} class="w{min(piece.window, 3)}"{note}>{escape(piece.text)}</{tag}>'
+
+
+def _bar_html(tokens: int, window: int) -> str:
+    """A bar as long as the prompt or the longest window; its filled part is what is read, its ticks are the cuts."""
+    room = window - 2
+    whole = max(tokens, CONTEXTS[-1] - 2, room)
+    parts, begin = [], 0
+    for number, cut in enumerate([*cuts_of(window), tokens], start=1):
+        end = min(cut, tokens)
+        if end > begin:
+            kind = f"w{min(number, 3)}" + ("" if end <= room else " lost")
+            parts.append(f'<i class="{kind}" style="width:{100 * (end - begin) / whole:.2f}%"></i>')
+            begin = end
+    ticks = "".join(
+        f'<b style="left:{100 * (length - 2) / whole:.2f}%"{" class=own" if length == window else ""}>{length}</b>'
+        for length in sorted({*CONTEXTS, window})
+    )
+    return f'<div class="bar" aria-hidden="true"><div class="fill">{"".join(parts)}</div>{ticks}</div>'
+
+
+def rulers_html(prompt: str, models: Models, names: Sequence[str] | None = None) -> str:
+    """The rulers of the named encoders (default: all); a prompt past the limit gets one sentence in their place."""
+    if len(prompt) > PROMPT_CHARACTERS:
+        return (
+            f'<p class="fault" role="alert">The prompt has {len(prompt):,} characters, allowed are '
+            f"{PROMPT_CHARACTERS:,}; shorten it.</p>"
+        )
+    try:
+        check_text(prompt)
+    except ValueError as error:
+        return f'<p class="fault" role="alert">{escape(str(error))}</p>'
+    chosen = [models.rulers[name] for name in names or models.rulers]
+    with models.counting:
+        starts = [token_starts(ruler, prompt) for ruler in chosen]
+    rulers = [ruler_html(ruler, prompt, found) for ruler, found in zip(chosen, starts, strict=True)]
+    return f'<div class="rulers">{"".join(rulers)}</div>'

@@ -1,0 +1,184 @@
+"""One comparison while it runs: a track an encoder, filled by the drawing thread and read by the page.
+
+`compare` is what both the page and the API call: an async generator that waits in the line, then reports until all
+pictures are there. Closing it, as a cancelled event and a closed tab do, stops the drawing after the current step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from app.models import Models
+from app.previews import preview_of
+from app.request import Request
+from app.scores import Score, Verdict, score_of, verdicts_of
+from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
+
+_LOG = logging.getLogger("app")
+_LOOK = 0.15  # seconds between two looks at the drawing thread
+_BEAT = 1.0  # seconds: how long the page hears nothing at most; gradio sees a closed tab at the next word
+
+
+class StoppedError(Exception):
+    """The person cancelled, or left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One finished picture, uint8 [height, width, 3], and what became of the prompt in it."""
+
+    seed: int
+    image: np.ndarray
+    seconds: float
+    verdicts: tuple[Verdict, ...]
+    score: Score
+
+
+@dataclasses.dataclass
+class Track:
+    """One encoder's side of a run. `state`: waiting, drawing, done, failed or stopped."""
+
+    name: str
+    window: int
+    wanted: int
+    steps: int
+    state: str = "waiting"
+    pictures: list[Picture] = dataclasses.field(default_factory=list)
+    step: int = 0
+    started: float = 0.0
+    preview: np.ndarray | None = None
+    fault: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the end of this encoder's pictures, by the pace so far; None before the first step."""
+        done = self.steps * len(self.pictures) + self.step
+        spent = sum(picture.seconds for picture in self.pictures) + (time.monotonic() - self.started)
+        return spent / done * (self.steps * self.wanted - done) if done and self.state == "drawing" else None
+
+
+@dataclasses.dataclass
+class Run:
+    """A request on its way to pictures. `before`: people in line before it; None once it is drawn."""
+
+    request: Request
+    tracks: list[Track]
+    sentences: tuple[Sentence, ...] = ()
+    before: int | None = None
+    version: int = 0
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+    """Set by whoever cancels: the run ends after its current step."""
+
+    @property
+    def is_over(self) -> bool:
+        return all(track.state in ("done", "failed", "stopped") for track in self.tracks)
+
+
+def start_run(request: Request, models: Models) -> Run:
+    """A run that has not begun."""
+    tracks = [Track(name, models.rulers[name].window, request.seeds, request.steps) for name in request.encoders]
+    return Run(request, tracks)
+
+
+async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
+    """Wait in line and draw; yields `run` whenever it has changed, and about once a second when it has not.
+
+    Raises LineFullError at once when the line is full. Closing the generator frees the place, once the current step
+    is done.
+    """
+    ticket, drawing = models.line.join(), None
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drawing")
+    try:
+        while (before := ticket.before) and not run.stop.is_set():
+            run.before = before
+            yield run
+            await asyncio.sleep(_BEAT / 2)
+        run.before = None
+        drawing = pool.submit(_draw, run, models)
+        seen, spoke = -1, 0.0
+        while not drawing.done():
+            if run.version != seen or time.monotonic() - spoke > _BEAT:
+                seen, spoke = run.version, time.monotonic()
+                yield run
+            await asyncio.sleep(_LOOK)
+        drawing.result()
+        yield run
+    finally:
+        run.stop.set()
+        if drawing is None:
+            ticket.leave()
+        else:  # the next in line begins when this one has really stopped
+            drawing.add_done_callback(lambda _: ticket.leave())
+        pool.shutdown(wait=False)
+
+
+def _draw(run: Run, models: Models) -> None:
+    """The drawing thread: seed by seed, encoder by encoder; a fault ends its own encoder only."""
+    run.sentences = sentences_for(run.request.prompt, models.base)
+    for number in range(run.request.seeds):
+        for track in run.tracks:
+            if track.state == "failed":
+                continue
+            if run.stop.is_set():
+                track.state = "done" if len(track.pictures) == track.wanted else "stopped"
+            else:
+                _draw_one(run, track, models, seed=run.request.seed + number)
+            run.version += 1
+
+
+def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
+    request, pipe = run.request, models.pipes[track.name]
+    track.state, track.step, track.started, track.preview = "drawing", 0, time.monotonic(), None
+    run.version += 1
+
+    def on_step(done: int, latents: torch.Tensor) -> None:
+        if run.stop.is_set():
+            raise StoppedError
+        track.step = done
+        if done < request.steps:
+            track.preview = preview_of(pipe, latents)
+        run.version += 1
+
+    size = {} if request.side is None else {"height": request.side, "width": request.side}
+    try:
+        image = draw_prompt(
+            pipe, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
+            negative=request.negative, on_step=on_step, **size,
+        )  # fmt: skip
+        seconds = time.monotonic() - track.started
+        verdicts = verdicts_of(image, run.sentences, window=track.window)
+        track.pictures.append(Picture(seed, image, seconds, verdicts, score_of(image, run.sentences)))
+        track.state = "done" if len(track.pictures) == track.wanted else "waiting"
+    except StoppedError:
+        track.state = "stopped"
+    except Exception as error:  # whatever one encoder does, the others go on
+        track.state, track.fault = "failed", _sentence_for(error, request)
+    track.step, track.preview = 0, None
+
+
+def _sentence_for(error: Exception, request: Request) -> str:
+    """What the panel says; details of a fault that is not the person's go to the operator's terminal."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        smaller = "choose a smaller size" if request.side else "choose fewer encoders"
+        return f"out of memory; what this picture took is free again: {smaller}, or start the app with --dtype float16."
+    if isinstance(error, ValueError):
+        return str(error)
+    _LOG.exception("drawing failed", exc_info=error)
+    return f"this encoder failed ({type(error).__name__}); the terminal of the app has the details."

@@ -1,0 +1,128 @@
+"""What became of a prompt in pictures: a verdict a sentence, late details by quarter, the mean over seeds.
+
+The late-detail score is `debias_sd.fidelity`'s: of the things that are named in the second half of the sentences behind
+the first and not in the first, the share that is drawn. Late details of one picture are few: the interval over seeds
+says what one picture is worth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from debias_sd.comparison import Sentence
+from debias_sd.fidelity import judge_caption, summarise
+from debias_sd.shapes.caption import Caption
+from debias_sd.shapes.check import UNSURE, CellReading, judge
+from debias_sd.shapes.render import CELL, SIDE, cell_box, tile
+from debias_sd.shapes.scene import CELLS, Thing
+
+# Two-sided 95 % quantiles of Student's t for 1 to 7 degrees of freedom: 2 to 8 seeds.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """One sentence in one picture. `mark`: drawn, `1 of 2`, missing, unsure, not read or not judged."""
+
+    mark: str
+    score: float | None
+    found: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Shares drawn in percent, None where nothing was named: late details, the details' quarters, everything."""
+
+    late: float | None
+    quarters: tuple[float | None, ...]
+    drawn: float | None
+
+
+def verdicts_of(image: np.ndarray, sentences: Sequence[Sentence], *, window: int) -> tuple[Verdict, ...]:
+    """A verdict for every sentence; `window` tells a thing that was not drawn from one that was not read."""
+    if not any(sentence.things for sentence in sentences):
+        return tuple(Verdict("not judged", None, "") for _ in sentences)
+    pixels = image.reshape(SIDE, image.shape[0] // SIDE, SIDE, -1, 3).mean(axis=(1, 3))
+    return tuple(_verdict(pixels, sentence, window=window) for sentence in sentences)
+
+
+def _verdict(pixels: np.ndarray, sentence: Sentence, *, window: int) -> Verdict:
+    if not sentence.things:
+        return Verdict("not judged", None, "")
+    judged = judge(pixels, sentence.things)
+    score = float(np.mean([likeness(pixels, v.thing, v.found) for v in judged]))
+    drawn = sum(v.drawn for v in judged)
+    found = "; ".join(_in_words(v.found, v.thing) for v in judged if not v.drawn)
+    if drawn == len(judged):
+        return Verdict("drawn", score, "")
+    if any(v.unsure and not v.drawn for v in judged):
+        return Verdict("unsure", score, found)
+    if drawn:
+        return Verdict(f"{drawn} of {len(judged)}", score, found)
+    return Verdict("not read" if sentence.first >= window - 1 else "missing", score, found)
+
+
+def likeness(pixels: np.ndarray, thing: Thing, found: CellReading) -> float:
+    """How much the thing's cell looks like the tile that the sentence asks for: 1 is exactly, 0.5 the checker's limit.
+
+    d is the mean squared difference to that tile on the background that was read: UNSURE / (UNSURE + d).
+    """
+    asked = tile(found.background, thing.colour, thing.shape, thing.size).astype(np.float32)
+    return float(UNSURE / (UNSURE + np.mean((pixels[cell_box(thing.cell)] - asked) ** 2)))
+
+
+def _in_words(found: CellReading, thing: Thing) -> str:
+    there = "nothing" if found.thing is None else f"a {found.thing.size} {found.thing.colour} {found.thing.shape}"
+    return f"{there} in the {CELLS[thing.cell]}"
+
+
+def score_of(image: np.ndarray, sentences: Sequence[Sentence]) -> Score:
+    """The late-detail score of one picture, the details' quarters, and the share of all named things."""
+    caption = Caption(tuple(s.text for s in sentences), tuple(s.things for s in sentences))
+    judged = judge_caption(image, caption) if any(caption.named) else []
+    if not judged:
+        return Score(None, (None,) * 4, None)
+    shares = summarise([judged])
+    return Score(shares["late_detail"], tuple(shares["by_quarter"]), 100 * float(np.mean([d.is_drawn for d in judged])))
+
+
+def boxes_of(sentence: Sentence) -> list[tuple[float, float, float, float]]:
+    """Where the checker looked, in percent of the picture: left, top, width, height of each thing's cell."""
+    return [
+        (
+            100 * (thing.cell % 3) * CELL / SIDE,
+            100 * (thing.cell // 3) * CELL / SIDE,
+            100 * CELL / SIDE,
+            100 * CELL / SIDE,
+        )
+        for thing in dict.fromkeys(sentence.things)
+    ]
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are there."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def interval_of(values: Sequence[float | None], *, low: float = 0, high: float = 100) -> tuple[float, float] | None:
+    """The 95 % interval of the mean over seeds (Student's t), cut to [low, high]; None for fewer than two values.
+
+    >>> interval_of([50.0, 50.0, 50.0])
+    (50.0, 50.0)
+    >>> [round(end, 1) for end in interval_of([40.0, 60.0, 50.0, 50.0])]
+    [37.0, 63.0]
+    >>> interval_of([50.0]) is None
+    True
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    mean = sum(known) / len(known)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
+    reach = _T95[min(len(known) - 1, len(_T95)) - 1] * spread / math.sqrt(len(known))
+    return max(low, mean - reach), min(high, mean + reach)

@@ -1,0 +1,79 @@
+"""What the operator configured, and the ranges that every request is held to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+EMBEDDED_ENCODERS = {"base": "base", "long-clip": "long-clip", "debias": "debias"}
+PROMPT_CHARACTERS = 20_000
+NEGATIVE_CHARACTERS = 2_000
+STEPS = (1, 100)
+GUIDANCE = (0.0, 20.0)
+SEED = (0, 2**32 - 1)
+SEEDS = (1, 8)
+SIDES = (256, 384, 512, 768, 1024)
+WAITING = 32  # people in line; one more is refused
+MAX_ENCODERS = 6
+DTYPES = ("float32", "float16", "bfloat16")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NAME = re.compile(r"[\w][\w .+-]{0,39}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The models that the page may name, and where it listens; nothing of this comes from a request."""
+
+    base: str | None = None
+    """Folder or hub id of a pipeline; None is the embedded one."""
+    encoders: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(EMBEDDED_ENCODERS))
+    """Name on the page -> embedded name, folder or hub id; `base` is the pipeline's own encoder."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    host: str = "127.0.0.1"
+    port: int | None = None
+    share: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.encoders) <= MAX_ENCODERS:
+            raise ValueError(f"--encoders names {len(self.encoders)}, allowed are 1 to {MAX_ENCODERS}; correct it.")
+        for name in self.encoders:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"--encoders has the name {name!r}, allowed are up to 40 letters, digits, spaces, dots, + and -; "
+                    "correct it."
+                )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"--dtype is {self.dtype}, allowed are {', '.join(DTYPES)}; correct it.")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise ValueError(f"--port is {self.port}, allowed are 1 to 65535; correct it.")
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the pictures are the embedded world's."""
+        return self.base is None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches the page: then the command line may name the operator's folders."""
+        return self.host in LOOPBACK and not self.share
+
+
+def read_encoders(words: list[str]) -> dict[str, str]:
+    """`NAME=SOURCE` words as a mapping; a word without a name is named by its last part.
+
+    >>> read_encoders(["debias", "Mine=runs/s0/debias", "org/long-clip-sd"])
+    {'debias': 'debias', 'Mine': 'runs/s0/debias', 'long-clip-sd': 'org/long-clip-sd'}
+    """
+    encoders: dict[str, str] = {}
+    for word in words:
+        name, given, source = word.partition("=")
+        if not given:
+            name, source = word.rstrip("/").rsplit("/", 1)[-1], word
+        if not name or not source:
+            raise ValueError(f"--encoders has {word!r}, NAME=FOLDER or NAME=HUB-ID is needed; correct it.")
+        if name in encoders:
+            raise ValueError(f"--encoders has the name {name!r} twice; give other names, as NAME=FOLDER.")
+        encoders[name] = source
+    return encoders
