@@ -22,7 +22,7 @@ WEIGHTINGS = ("a1111",)
 
 # Every character is in exactly one token, and no token looks further than the next bracket or "<".
 _TOKEN = re.compile(r"\\[()\[\]\\]|<(?:lora|lyco|hypernet):[^<>:]+(?::[^<>]*)?>|[()\[\]]|[^\\()\[\]<]+|[\\<]")
-_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))\s*")
 # A try at a number: "1.5.5", "1e3", "1,3", "-", or nothing at all.
 _NUMBER_LIKE = re.compile(r"\s*(?:[0-9+.-][0-9.,+\-eE_%]*)?\s*")
 _BREAK = re.compile(r"(?<![\w'’-])BREAK(?![\w'’-])")

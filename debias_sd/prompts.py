@@ -82,8 +82,8 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The text between two BREAKs."""
+class Part:
+    """The text between two BREAKs, without markup, and its tokens under every tokenizer."""
 
     text: str
     tokens: tuple[Tokens, ...]
@@ -93,7 +93,7 @@ class _Part:
 class TokenizedPrompt:
     """A prompt with the tokens of every tokenizer: made once, then measured against windows and split."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[Part, ...]
     tags: tuple[str, ...]  # `<lora:name:1>`, left out of the text
 
     @classmethod
@@ -108,7 +108,7 @@ class TokenizedPrompt:
         """Read the markup and tokenize; see `split_prompt`."""
         markup = read_markup(prompt, weighting=weighting)
         parts = (
-            _Part(text, tuple(_tokens(tokenizer, text, pieces, convert=convert) for tokenizer in tokenizers))
+            Part(text, tuple(_tokens(tokenizer, text, pieces, convert=convert) for tokenizer in tokenizers))
             for text, pieces in zip(markup.texts, markup.parts, strict=True)
         )
         return cls(tuple(parts), markup.tags)
@@ -172,7 +172,7 @@ def _spell_out(
     return "".join([*spelled, text[end:]]), [*origin, *range(end, len(text))]
 
 
-def _split_part(part: _Part, *, room: int) -> list[tuple[Window, ...]]:
+def _split_part(part: Part, *, room: int) -> list[tuple[Window, ...]]:
     """Return the windows of up to `room` tokens."""
     if all(len(tokens.ids) <= room for tokens in part.tokens):
         return [_window(part, [(0, len(tokens.ids)) for tokens in part.tokens], part.text)]
@@ -197,7 +197,7 @@ def _split_part(part: _Part, *, room: int) -> list[tuple[Window, ...]]:
     return windows
 
 
-def _common_places(part: _Part) -> tuple[list[int], list[tuple[int, ...]]]:
+def _common_places(part: Part) -> tuple[list[int], list[tuple[int, ...]]]:
     """Return the characters at which a token starts under every tokenizer, and how many tokens of each are before.
 
     The first one is where the text begins, the last one its end. White space in front of a token is not its start.
@@ -220,7 +220,7 @@ def _common_places(part: _Part) -> tuple[list[int], list[tuple[int, ...]]]:
 
 
 def _cut_tokens(
-    part: _Part, start: tuple[int, ...], end: tuple[int, ...], *, room: int, text: str
+    part: Part, start: tuple[int, ...], end: tuple[int, ...], *, room: int, text: str
 ) -> list[tuple[Window, ...]]:
     """Return windows for tokens that cannot be cut at a character; the text is said to be in the first."""
     windows = []
@@ -231,7 +231,7 @@ def _cut_tokens(
     return windows
 
 
-def _window(part: _Part, spans: list[tuple[int, int]], text: str) -> tuple[Window, ...]:
+def _window(part: Part, spans: list[tuple[int, int]], text: str) -> tuple[Window, ...]:
     """Return the window of the tokens from `spans`, one span a tokenizer."""
     return tuple(
         Window(tuple(tokens.ids[start:end]), tuple(tokens.weights[start:end]), text)

@@ -62,6 +62,16 @@ def end_positions(ids: Int[Tensor, "batch length"], *, end_id: int) -> Int[Tenso
     return is_end.int().argmax(dim=1)
 
 
+def spell_out_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let `tokenizer` spell out start and end tokens that a user types, by itself and after it is saved and loaded.
+
+    Its attribute alone would be lost by `save_pretrained`, which writes the settings that it was made with. The start
+    and end token around a text, and learnt tokens, stay what they are.
+    """
+    tokenizer.split_special_tokens = True
+    tokenizer.init_kwargs["split_special_tokens"] = True
+
+
 def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int) -> Int[Tensor, " batch"]:
     """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots behind the end token."""
     n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
@@ -135,7 +145,7 @@ def count_tokens(
     )
     starts = [start for start, _ in encoded["offset_mapping"]]
     readings = {length: _reading(prompt, starts, length=length) for length in lengths}
-    return TokenReport(tokens=len(starts), readings=readings, unknown_words=_unknown_words(prompt, known_words))
+    return TokenReport(tokens=len(starts), readings=readings, unknown_words=unknown_words(prompt, known_words))
 
 
 def _reading(prompt: str, starts: list[int], *, length: int) -> Reading:
@@ -147,8 +157,11 @@ def _reading(prompt: str, starts: list[int], *, length: int) -> Reading:
     )
 
 
-def _unknown_words(prompt: str, known_words: Collection[str] | None) -> tuple[str, ...]:
-    """Return the words of `prompt` outside `known_words`, each once, in order; "top-left" is known by its parts."""
+def unknown_words(prompt: str, known_words: Collection[str] | None) -> tuple[str, ...]:
+    """Return the words of `prompt` outside `known_words`, each once, in order; "top-left" is known by its parts.
+
+    `known_words` (lower case) are the words that an encoder of a small vocabulary was trained on; None reports none.
+    """
     if known_words is None:
         return ()
     known = frozenset(known_words)
