@@ -86,8 +86,9 @@ def encode_prompt(
 
 
 @functools.cache
-def _call_names(kind: type[DiffusionPipeline]) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.__call__).parameters)
+def _call_options(kind: type[DiffusionPipeline]) -> dict[str, object]:
+    """Return the names that a pipeline's call takes, with their defaults."""
+    return {name: one.default for name, one in inspect.signature(kind.__call__).parameters.items()}
 
 
 def _zeros_for_empty(pipe: DiffusionPipeline) -> bool:
@@ -98,7 +99,7 @@ def _sides(
     pipe: DiffusionPipeline, family: Family, prompts: Sequence[Prompt | None], negatives: Sequence[Prompt | None]
 ) -> list[Texts]:
     """Return the texts of the prompts, and those of the negative prompts where they are to be encoded."""
-    kind, names = type(pipe).__name__, _call_names(type(pipe))
+    kind, names = type(pipe).__name__, _call_options(type(pipe))
     has_pooled = any(slot.pooled for slot in family.slots if slot.layer or slot.kind == "clip")
     if "prompt_embeds" not in names or ("pooled_prompt_embeds" in names) != has_pooled:
         raise ValueError(f"{kind} does not take the embeddings of {family.name}; give it the prompt itself.")
@@ -133,10 +134,10 @@ def _skips(pipe: DiffusionPipeline, family: Family, *skips: int | None) -> tuple
 
 def _whole_length(pipe: DiffusionPipeline, given: int | None) -> int:
     """Return the tokens that T5's rows have at least."""
-    parameter = inspect.signature(type(pipe).__call__).parameters.get("max_sequence_length")
+    options = _call_options(type(pipe))
     if given is None:
-        return 1 if parameter is None else parameter.default
-    if parameter is None:
+        return options.get("max_sequence_length", 1)
+    if "max_sequence_length" not in options:
         raise ValueError(f"max_sequence_length is for T5, which {type(pipe).__name__} does not have; leave it out.")
     if not isinstance(given, int) or given < 1:
         raise ValueError(f"max_sequence_length is {given!r}, it starts at 1; give a whole number.")

@@ -1,8 +1,8 @@
 """Windows of token ids to what a denoiser reads of one text encoder: states joined in order, and pooled vectors.
 
-The first windows of a side (the prompts, or the negative prompts) go through the encoder together, as diffusers does
-it: so one window equals diffusers bit for bit. All other windows follow, each different one once: a short negative
-prompt is filled up with one empty window, however long the prompt is.
+Texts of one window go through the encoder side by side (the prompts, then the negative prompts), as diffusers does it,
+so that they equal diffusers' bit for bit. Else each different window is read once: an empty negative prompt is one
+window, however long the prompt and however large the batch is.
 
 Weights are AUTOMATIC1111's (stable-diffusion-webui, modules/sd_hijack_clip.py): each state times the weight of its
 token, then the window times one factor that gives it its mean back.
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-ROWS = 8  # windows in one forward behind the first ones: memory stays flat, more are no faster
+ROWS = 8  # windows in one forward: memory stays flat, and on a CPU more are no faster
 POOLED = ("first", "mean")
 # A mean below this part of the mean size is rounding (normalised states of an encoder without bias have mean 0).
 _MEAN_OF_SIZE = 1e-3
@@ -45,47 +45,46 @@ def encode_windows(
         fill: the empty window, for texts with fewer than `count`.
         pooled: "first" is the vector of a text's first window, "mean" of all its own windows.
     """
-    firsts = [read(torch.tensor([windows[0] for windows in side])) for side in sides]
     if count == 1:
-        return firsts
-    known: dict[Row, tuple[Encoded, int]] = {}
-    for side, encoded in zip(sides, firsts, strict=True):
-        known |= {windows[0]: (encoded, index) for index, windows in enumerate(side)}
-    with_states = firsts[0].states is not None
-    if with_states or pooled == "mean":
-        wanted = (row for side in sides for windows in side for row in windows[1:])
-        _read_others(read, [*wanted, *([fill] if with_states else [])], known)
+        return [read(torch.tensor([windows[0] for windows in side])) for side in sides]
+    texts = [windows for side in sides for windows in side]
+    known = _read_each(read, [windows[0] for windows in texts], {})
+    has_states, has_pooled = (one is not None for one in next(iter(known.values())))
+    if has_states or pooled == "mean":
+        known = _read_each(read, [row for windows in texts for row in windows], known)
+    if has_states and any(len(windows) < count for windows in texts):
+        known = _read_each(read, [fill], known)
     return [
         Encoded(
-            _join(side, known, fill=fill, count=count) if with_states else None,
-            _mean(side, known) if pooled == "mean" and encoded.pooled is not None else encoded.pooled,
+            _join([[*windows, *[fill] * (count - len(windows))] for windows in side], known) if has_states else None,
+            _pool([windows if pooled == "mean" else windows[:1] for windows in side], known) if has_pooled else None,
         )
-        for side, encoded in zip(sides, firsts, strict=True)
+        for side in sides
     ]
 
 
-def _read_others(read: Read, rows: list[Row], known: dict[Row, tuple[Encoded, int]]) -> None:
-    """Add each row that is not in `known`."""
+def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded]) -> dict[Row, Encoded]:
+    """Return `known` with each of `rows`, in forwards of a few."""
     others = [row for row in dict.fromkeys(rows) if row not in known]
+    found = dict(known)
     for start in range(0, len(others), ROWS):
         chunk = others[start : start + ROWS]
-        encoded = read(torch.tensor(chunk))
-        known |= {row: (encoded, index) for index, row in enumerate(chunk)}
+        columns = [[None] * len(chunk) if tensor is None else tensor for tensor in read(torch.tensor(chunk))]
+        found |= {row: Encoded(*parts) for row, *parts in zip(chunk, *columns, strict=True)}
+    return found
 
 
-def _join(
-    side: Sequence[Sequence[Row]], known: dict[Row, tuple[Encoded, int]], *, fill: Row, count: int
-) -> Float[Tensor, "batch tokens width"]:
-    texts = ([*windows, *[fill] * (count - len(windows))] for windows in side)
-    found = [known[row] for text in texts for row in text]
-    states = torch.stack([encoded.states[index] for encoded, index in found])
+def _join(side: Sequence[Sequence[Row]], known: dict[Row, Encoded]) -> Float[Tensor, "batch tokens width"]:
+    states = torch.stack([known[row].states for windows in side for row in windows])
     return states.reshape(len(side), -1, states.shape[-1])
 
 
-def _mean(side: Sequence[Sequence[Row]], known: dict[Row, tuple[Encoded, int]]) -> Float[Tensor, "batch projection"]:
-    texts = ([known[row] for row in windows] for windows in side)
-    means = [torch.stack([encoded.pooled[index].float() for encoded, index in text]).mean(dim=0) for text in texts]
-    return torch.stack(means).to(known[side[0][0]][0].pooled.dtype)
+def _pool(side: Sequence[Sequence[Row]], known: dict[Row, Encoded]) -> Float[Tensor, "batch projection"]:
+    """Return the mean of each text's vectors, taken in float32; of one vector it is that vector."""
+    dtype = known[side[0][0]].pooled.dtype
+    return torch.stack(
+        [torch.stack([known[row].pooled for row in windows]).float().mean(dim=0) for windows in side]
+    ).to(dtype)
 
 
 def weigh(
