@@ -247,6 +247,23 @@ def test_faults_in_openais_naming_are_named(text, image):
         vision_from_openai({"visual.layer1.0.conv1.weight": torch.zeros(1)})
 
 
+def test_a_key_of_several_lines_is_one_line_in_the_message(text):
+    text["evil\n\x1b[31mname\ud800"] = torch.zeros(1)
+    with pytest.raises(
+        ValueError, match=r"^the text tower holds an unknown tensor, 'evil\\n\\x1b\[31mname\\ud800' \(1"
+    ):
+        text_to_openai(text)
+
+
+def test_towers_without_blocks_and_tensors_without_numbers_are_refused(text):
+    bare = {name: tensor for name, tensor in text.items() if ".layers." not in name}
+    with pytest.raises(ValueError, match=r"lacks text_model\.encoder\.layers\.0\.layer_norm1\.weight; "):
+        text_to_openai(bare)
+    text["text_model.embeddings.position_embedding.weight"] = torch.zeros(0, WIDTH)
+    with pytest.raises(ValueError, match=r"position_embedding\.weight is \[0, 32\], expected \[positions, width\]"):
+        text_to_openai(text)
+
+
 def test_parts_of_two_dtypes_have_no_fused_tensor(text):
     name = LAYER + "self_attn.q_proj.weight"
     text[name] = text[name].half()

@@ -12,8 +12,9 @@ from debias_sd.checkpoints.export import export_encoder
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import embedded_folder
 from tests.test_checkpoint_keys import same
-from tests.tiny_clip import make_clip
+from tests.tiny_clip import make_clip, read_as_openai
 
+GOLDEN = Path(__file__).parent.parent.parent / "shared" / "golden"
 FACTS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps",
     "max_position_embeddings", "vocab_size", "eos_token_id", "bos_token_id", "image_size", "patch_size",
@@ -63,6 +64,25 @@ def test_a_shipped_encoder_comes_back_from_a_single_file(name, tmp_path):
         if key.startswith(("text_model.", "text_projection."))
     }
     assert same(load_file(tmp_path / "back" / "model.safetensors"), text)
+
+
+def test_a_checkpoint_of_long_clips_own_making_keeps_its_features(tmp_path):
+    """In by `convert`, out to Long-CLIP's naming: the golden features, by a reading of the file alone."""
+    if not GOLDEN.is_dir():
+        pytest.skip(f"{GOLDEN} is not there")
+    convert_checkpoint(GOLDEN / "longclip-tiny.pt", tmp_path / "in", image_tower=True)
+    export_encoder(tmp_path / "in", tmp_path / "x.pt", to="long-clip")
+    state, golden = (
+        torch.load(tmp_path / "x.pt", weights_only=True),
+        torch.load(GOLDEN / "longclip-tiny.pt", weights_only=True),
+    )
+    assert state.keys() == golden.keys()
+    assert all(torch.equal(state[name], golden[name].float()) for name in golden if "positional_embedding" not in name)
+    assert torch.equal(state["positional_embedding"][:20], golden["positional_embedding"][:20])
+    assert torch.equal(state["positional_embedding_res"][20:], golden["positional_embedding_res"][20:])
+    expected = load_file(GOLDEN / "longclip-tiny-expected.safetensors")
+    found = read_as_openai(state, expected["ids"].long())
+    torch.testing.assert_close(found, expected["text_features"], rtol=0, atol=1e-4)
 
 
 def test_an_open_clip_checkpoint_goes_in_and_out_unchanged(tmp_path):

@@ -133,6 +133,15 @@ def clip_from_openai(state: Mapping[str, Tensor]) -> State:
     return text_from_openai(text) | vision_from_openai({name: state[name] for name in image})
 
 
+def shown(name: str) -> str:
+    """Return a key as a message can hold it: one line, no control characters.
+
+    >>> shown("visual.proj"), shown("a\\nb")
+    ('visual.proj', "'a\\\\nb'")
+    """
+    return name if name.isprintable() else ascii(name)
+
+
 def _to_openai(state: Mapping[str, Tensor], tower: _Tower) -> State:
     given = {(tower.transformers if name.startswith(_FLAT) else "") + name: name for name in state}
     if len(given) < len(state):
@@ -172,10 +181,13 @@ def _from_openai(state: Mapping[str, Tensor], tower: _Tower) -> State:
 
 
 def _entries(names: Mapping[str, object], tower: _Tower, blocks: str) -> Iterator[_Entry]:
-    """Yield every entry of a tower with full names; as many blocks as `names` has different numbers after `blocks`."""
+    """Yield every entry of a tower with full names: as many blocks as `names` has numbers after `blocks`, one at least.
+
+    Counted, not up to the largest: a number of twenty digits in a damaged file is one block too many.
+    """
     numbers = {found[1] for name in names if (found := re.match(re.escape(blocks) + r"(\d+)\.", name))}
     parts = [("", "", entry) for entry in tower.entries]
-    for index in range(len(numbers)):
+    for index in range(max(1, len(numbers))):
         parts += [(f"{_OPENAI_BLOCKS}{index}.", f"{_BLOCKS}{index}.", entry) for entry in _BLOCK]
     for openai, transformers, entry in parts:
         yield entry._replace(
@@ -206,9 +218,13 @@ class _Check:
         sizes = (found[0] // times, *found[1:]) if found and whole else found
         expected = self._expected(shape, times)
         fits = whole and len(sizes) == len(shape)
-        if not fits or any(self.sizes.setdefault(one, size) != size for one, size in zip(shape, sizes, strict=True)):
+        if (
+            not fits
+            or 0 in found
+            or any(self.sizes.setdefault(one, size) != size for one, size in zip(shape, sizes, strict=True))
+        ):
             raise ValueError(
-                f"{self.given[name]} is {list(found)}, expected {expected} as in the rest of the "
+                f"{shown(self.given[name])} is {list(found)}, expected {expected} as in the rest of the "
                 f"{self.tower.noun}; give a checkpoint whose tensors belong to one model."
             )
         return tensor
@@ -216,8 +232,8 @@ class _Check:
     def nothing_left(self) -> None:
         if self.left:
             raise ValueError(
-                f"the {self.tower.noun} holds an unknown tensor, {min(self.left.values())} ({len(self.left)} in all); "
-                "take out what is no part of a CLIP model."
+                f"the {self.tower.noun} holds an unknown tensor, {shown(min(self.left.values()))} ({len(self.left)} in "
+                "all); take out what is no part of a CLIP model."
             )
 
     def _expected(self, shape: tuple[str, ...], times: int) -> str:
