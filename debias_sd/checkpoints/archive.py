@@ -7,6 +7,7 @@ the archive is looked at. The names of the tensors are then those of `torch.jit.
 attributes that are no parameters (a causal mask).
 """
 
+import io
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -37,7 +38,7 @@ class _Reader(pickle.Unpickler):
     """Unpickles the structure; every name outside the list is refused before anything is called."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(archive.open(root + "data.pkl"))
+        super().__init__(io.BytesIO(archive.read(root + "data.pkl")))
         self.archive, self.root = archive, root
         self.storages: dict[str, Tensor] = {}
 

@@ -63,7 +63,8 @@ def prove(
 
 def text_ids(tokenizer: PreTrainedTokenizerBase, length: int) -> Tensor:
     """Return [1, length] ids of a text that fills them: start token, words, end token."""
-    words = tokenizer(TEXT * length, add_special_tokens=False, truncation=True, max_length=length - 2)["input_ids"]
+    text = TEXT * (length // 20 + 1)
+    words = tokenizer(text, add_special_tokens=False, truncation=True, max_length=length - 2)["input_ids"]
     return torch.tensor([[tokenizer.bos_token_id, *words, tokenizer.eos_token_id]])
 
 

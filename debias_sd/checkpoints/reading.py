@@ -195,10 +195,13 @@ def _read_zip(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
 
 
 def _load_pickle(path: Path, *, mmap: bool) -> object:
+    # torch.load takes every path that ends in .safetensors for such a file; it cannot map what it has no path of.
+    named = path.suffix != ".safetensors"
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
+        with path.open("rb") as file, warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
             warnings.simplefilter("ignore", UserWarning)  # of a pickle protocol that is not torch.save's own
-            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+            content = str(path) if named else file
+            return torch.load(content, map_location="cpu", weights_only=True, mmap=mmap and named)
     except pickle.UnpicklingError as error:
         raise ValueError(_could_run(path, error)) from error
     except Exception as error:  # whatever torch's readers raise on bytes that are no checkpoint: KeyError, IndexError

@@ -5,6 +5,7 @@ the end token, 49407; Stable Diffusion 2.x, the second encoder of XL and 3, and 
 Under the causal mask only the states behind the end token differ, and the UNet attends to those.
 """
 
+import functools
 import gzip
 from pathlib import Path
 
@@ -58,13 +59,18 @@ def has_tokenizer(folder: Path) -> bool:
 
 def clip_tokenizer() -> CLIPTokenizer:
     """Build CLIP's tokenizer from the BPE file in open_clip's wheel; ValueError when that is not installed."""
-    packed = open_clip_folder("a tokenizer for this checkpoint") / "bpe_simple_vocab_16e6.txt.gz"
-    lines = gzip.decompress(packed.read_bytes()).decode("utf-8").split("\n")
+    vocabulary, merges = _read_bpe(open_clip_folder("a tokenizer for this checkpoint") / "bpe_simple_vocab_16e6.txt.gz")
+    return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges))
+
+
+@functools.cache
+def _read_bpe(path: Path) -> tuple[dict[str, int], list[tuple[str, ...]]]:
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")
     merges = [tuple(line.split()) for line in lines[1 : _MERGES + 1]]
     letters = _letters()
     tokens = [*letters, *(letter + "</w>" for letter in letters), *("".join(merge) for merge in merges)]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
-    return CLIPTokenizer(vocab={token: index for index, token in enumerate(tokens)}, merges=merges)
+    return {token: index for index, token in enumerate(tokens)}, merges
 
 
 def _letters() -> list[str]:

@@ -1,0 +1,315 @@
+"""Every layout that people have, made by its own library: same features after conversion, every key accounted for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_checkpoints import (
+    LAYERS,
+    PROJECTION,
+    WIDTH,
+    around_stable_diffusion,
+    clone,
+    converted_features,
+    long_clip,
+    long_clip_features,
+    padded,
+    prefixed,
+    save_folder,
+    save_safetensors,
+    save_torchscript,
+    text_features,
+    tiny_open_clip,
+    tiny_transformers,
+    token_ids,
+)
+from torch import Tensor
+
+from debias_sd.checkpoints.convert import Conversion, convert_checkpoint
+from debias_sd.checkpoints.layouts import find_tower
+from debias_sd.checkpoints.reading import read_source
+
+BLOCKS = 12 * LAYERS  # tensors of the blocks in OpenAI's naming
+IMAGE = BLOCKS + 8
+
+
+@pytest.fixture(scope="module")
+def standard():
+    return tiny_open_clip(quick_gelu=True)
+
+
+@pytest.fixture(scope="module")
+def custom():
+    return tiny_open_clip(custom=True, quick_gelu=True, seed=1)
+
+
+@pytest.fixture(scope="module")
+def long():
+    return tiny_open_clip(quick_gelu=True, length=248, seed=2)
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return tiny_transformers(seed=3)
+
+
+def equal_features(conversion: Conversion, expected: Tensor, ids: Tensor) -> None:
+    torch.testing.assert_close(converted_features(conversion.folder, ids), expected, rtol=0, atol=2e-5)
+    assert max(conversion.differences.values()) < 1e-4
+
+
+def convert_state(state, tmp_path: Path, **options: object) -> Conversion:
+    torch.save(state, tmp_path / "in.pt")
+    return convert_checkpoint(tmp_path / "in.pt", tmp_path / "out", **options)
+
+
+def test_openai_state_dict(standard, tmp_path):
+    constants = {"input_resolution": torch.tensor(32), "context_length": torch.tensor(77)}
+    result = convert_state(standard.state_dict() | constants, tmp_path)
+    assert (result.layout, result.activation, result.heads, result.positions) == ("OpenAI CLIP", "quick_gelu", 1, 77)
+    assert result.left_out == {"constants": 2, "image tower": IMAGE, "logit_scale": 1}
+    ids = padded(token_ids(40, batch=2), 77)
+    equal_features(result, text_features(standard, ids), ids)
+
+
+def test_torchscript_archive(standard, tmp_path):
+    """Case 25: a JIT archive is told from a state dict, and gives its numbers without being loaded by torch.jit."""
+    path = save_torchscript(standard, tmp_path / "ViT.pt")
+    result = convert_checkpoint(path, tmp_path / "out")
+    assert (result.layout, result.activation) == ("OpenAI CLIP", "quick_gelu")
+    assert json.loads((tmp_path / "out" / "provenance.json").read_text())["converted_from"]["format"] == (
+        "TorchScript archive"
+    )
+    ids = padded(token_ids(77), 77)
+    equal_features(result, text_features(standard, ids), ids)
+
+
+def test_long_clip(long, tmp_path):
+    """Case 21: rows from 20 on come from the second table."""
+    state = long_clip(long)
+    result = convert_state(state, tmp_path)
+    assert (result.layout, result.tables, result.positions) == ("Long-CLIP", "trained", 248)
+    for length in (9, 169, 248):
+        ids = padded(token_ids(length), 248)
+        equal_features(result, long_clip_features(long, state, ids), ids)
+
+
+def test_the_first_table_alone_is_another_encoder(long, tmp_path):
+    """Case 21, the common converter's fault: right on 9 tokens, wrong on 169; `published` asks for it by name."""
+    state = long_clip(long)
+    result = convert_state(state, tmp_path, positions="published")
+    assert result.tables == "published"
+    short, far = padded(token_ids(9), 248), padded(token_ids(169), 248)
+    equal_features(result, text_features(long, far), far)
+    torch.testing.assert_close(
+        converted_features(result.folder, short), long_clip_features(long, state, short), rtol=0, atol=2e-5
+    )
+    off = converted_features(result.folder, far) - long_clip_features(long, state, far)
+    assert off.abs().max() > 0.1
+
+
+def test_smartclip_leaves_its_mask_net_out(long, tmp_path):
+    state = long_clip(long) | {"mask_net.0.weight": torch.zeros(3, 3), "mask_net.0.bias": torch.zeros(3)}
+    result = convert_state(state, tmp_path)
+    assert (result.layout, result.left_out["mask_net"]) == ("SmartCLIP", 2)
+
+
+def test_training_checkpoint_in_custom_text_layout(custom, tmp_path):
+    """The released DeBias-CLIP's layout, prefixes and all."""
+    inside = prefixed(custom.state_dict(), "module.")
+    inside["module.text.positional_embedding_res"] = inside["module.text.positional_embedding"].clone()
+    optimizer = torch.optim.AdamW(custom.parameters()).state_dict()
+    result = convert_state(
+        {"epoch": 3, "name": "run", "state_dict": inside, "optimizer": optimizer, "scaler": {}}, tmp_path
+    )
+    assert result.layout == "Long-CLIP in open_clip's custom-text layout"
+    assert result.left_out == {
+        "epoch": 1, "name": 1, "optimizer": 1, "scaler": 1, "image tower": IMAGE, "logit_scale": 1,
+    }  # fmt: skip
+    ids = padded(token_ids(60), 77)
+    equal_features(result, text_features(custom, ids), ids)
+
+
+@pytest.mark.parametrize("layout", ["standard", "custom"])
+@pytest.mark.parametrize("quick_gelu", [False, True])
+def test_open_clip(layout, quick_gelu, tmp_path):
+    """Case 39: the activation that was trained is kept, and another gives other numbers."""
+    model = tiny_open_clip(custom=layout == "custom", quick_gelu=quick_gelu)
+    told = {True: "quick_gelu", False: "gelu"}
+    result = convert_state(model.state_dict(), tmp_path, activation=told[quick_gelu])
+    assert (
+        result.layout == {"standard": "OpenAI or open_clip naming", "custom": "open_clip, custom-text layout"}[layout]
+    )
+    ids = padded(token_ids(77), 77)
+    equal_features(result, text_features(model, ids), ids)
+    other = convert_state(model.state_dict(), tmp_path, activation=told[not quick_gelu])
+    assert (converted_features(other.folder, ids) - text_features(model, ids)).abs().max() > 1e-3
+
+
+def test_old_open_clip_files_hold_a_mask(standard, tmp_path):
+    state = clone(standard.state_dict()) | {"attn_mask": torch.zeros(77, 77)}
+    assert convert_state(state, tmp_path, activation="gelu").left_out["constants"] == 1
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_transformers_folder_and_both_key_layouts(stock, flat, tmp_path):
+    """Case 31: keys of transformers before and since 5.6 give equal outputs."""
+    save_folder(stock, tmp_path / "in")
+    if flat:
+        state = {name.removeprefix("text_model."): tensor for name, tensor in stock.state_dict().items()}
+        save_safetensors(state, tmp_path / "in" / "model.safetensors")
+    result = convert_checkpoint(tmp_path / "in", tmp_path / "out")
+    assert result.layout == "transformers CLIPTextModelWithProjection" + (", flat keys" if flat else "")
+    assert (result.left_out, result.target, result.pad_id) == ({}, None, 49407)
+    ids = token_ids(50)
+    with torch.no_grad():
+        equal_features(result, stock(ids).text_embeds, ids)
+
+
+def test_transformers_pickle_and_shards(stock, tmp_path):
+    folder = save_folder(stock, tmp_path / "in")
+    (folder / "model.safetensors").unlink()
+    torch.save(stock.state_dict(), folder / "pytorch_model.bin")
+    ids = token_ids(50)
+    with torch.no_grad():
+        expected = stock(ids).text_embeds
+    equal_features(convert_checkpoint(folder, tmp_path / "a"), expected, ids)
+    (folder / "pytorch_model.bin").unlink()
+    stock.save_pretrained(folder, max_shard_size="8MB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    result = convert_checkpoint(folder, tmp_path / "b")
+    equal_features(result, expected, ids)
+    story = json.loads((tmp_path / "b" / "provenance.json").read_text())
+    assert len(story["converted_from"]["sha256"]) == len(list(folder.glob("model-*.safetensors")))
+
+
+def test_text_only_and_whole_clip_files(stock, tmp_path):
+    """Cases 23 and 28: a file of the text tower alone and one with an image tower are both a text encoder."""
+    text = prefixed(stock.text_model.state_dict(), "text_model.")
+    assert convert_state(text, tmp_path, activation="quick_gelu").model_class == "CLIPTextModel"
+    image = {"vision_model.embeddings.class_embedding": torch.zeros(64), "visual_projection.weight": torch.zeros(8, 64)}
+    whole = text | image | {"logit_scale": torch.tensor(4.0), "text_model.embeddings.position_ids": torch.arange(77)}
+    result = convert_state(whole, tmp_path, activation="quick_gelu")
+    assert result.layout == "transformers CLIPModel"
+    assert result.left_out == {"constants": 1, "image tower": 2, "logit_scale": 1}
+
+
+@pytest.mark.parametrize("prefix", ["", "clip_l.", "clip_l.transformer.", "some.wrapper."])
+def test_single_file_text_encoders(stock, prefix, tmp_path):
+    """ComfyUI's and Forge's files: transformers' naming, sometimes under a prefix."""
+    save_safetensors(prefixed(stock.text_model.state_dict(), prefix + "text_model."), tmp_path / "clip_l.safetensors")
+    result = convert_checkpoint(tmp_path / "clip_l.safetensors", tmp_path / "out", activation="quick_gelu")
+    assert (result.model_class, result.left_out) == ("CLIPTextModel", {})
+
+
+def test_stable_diffusion_1_file(stock, tmp_path):
+    text = prefixed(stock.text_model.state_dict(), "cond_stage_model.transformer.text_model.")
+    save_safetensors(text | around_stable_diffusion(), tmp_path / "sd.safetensors")
+    result = convert_checkpoint(tmp_path / "sd.safetensors", tmp_path / "out")
+    assert (result.layout, result.activation, result.target, result.pad_id) == (
+        "Stable Diffusion 1.x single file", "quick_gelu", "sd1", 49407,
+    )  # fmt: skip
+    assert result.left_out == {"UNet or transformer": 2, "VAE": 2, "averaged weights": 1, "noise schedule": 7}
+
+
+def test_stable_diffusion_2_file_as_diffusers_converts_it(tmp_path):
+    """24 layers become 23, and the weights are those of diffusers' own conversion."""
+    from diffusers.loaders.single_file_utils import convert_open_clip_checkpoint
+
+    model = tiny_open_clip()
+    blocks = model.transformer.resblocks
+    blocks.extend([blocks[0]] * 22)
+    state = prefixed(clone(model.state_dict()), "cond_stage_model.model.")
+    state = {name: tensor for name, tensor in state.items() if ".visual." not in name}
+    save_safetensors(state | around_stable_diffusion(), tmp_path / "sd2.safetensors")
+    result = convert_checkpoint(tmp_path / "sd2.safetensors", tmp_path / "out")
+    assert (result.layout, result.activation) == ("Stable Diffusion 2.x single file", "gelu")
+    assert (result.layers, result.model_class, result.target, result.pad_id) == (23, "CLIPTextModel", "sd2", 0)
+    assert result.left_out["last layer and projection"] == 13
+    assert "reads layer 23" in result.notes[0]
+    theirs = convert_open_clip_checkpoint(tiny_transformers().text_model, state, prefix="cond_stage_model.model.")
+    ours = read_source(tmp_path / "out").tensors
+    theirs = {name.removeprefix("text_model."): tensor for name, tensor in theirs.items() if "text_proj" not in name}
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name.removeprefix("text_model.")]), name
+
+
+def test_stable_diffusion_xl_file_holds_two(stock, standard, tmp_path):
+    one = prefixed(stock.text_model.state_dict(), "conditioner.embedders.0.transformer.text_model.")
+    two = prefixed(clone(standard.state_dict()), "conditioner.embedders.1.model.")
+    two = {name: tensor for name, tensor in two.items() if ".visual." not in name}
+    path = save_safetensors(one | two | around_stable_diffusion(), tmp_path / "xl.safetensors")
+    with pytest.raises(ValueError, match=r"holds 2 text encoders; choose one with --part: 1 \(conditioner\.emb"):
+        convert_checkpoint(path, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"--part is 3, xl\.safetensors holds 2; give 1 to 2\."):
+        convert_checkpoint(path, tmp_path / "out", part=3)
+    assert not (tmp_path / "out").exists()
+    first = convert_checkpoint(path, tmp_path / "1", part=1)
+    second = convert_checkpoint(path, tmp_path / "2", part=2)
+    assert (first.layout, first.target, first.pad_id) == ("Stable Diffusion XL single file, encoder 1", "sdxl", 49407)
+    assert (second.layout, second.target, second.pad_id) == ("Stable Diffusion XL single file, encoder 2", "sdxl-2", 0)
+    assert first.left_out["other text encoder"] == len(two)
+    assert second.left_out["other text encoder"] == len(one)
+    assert (first.activation, second.activation) == ("quick_gelu", "gelu")
+
+
+def test_stable_diffusion_3_file(stock, tmp_path):
+    """CLIP-L is part 1 and CLIP-G part 2, in the order of the pipeline."""
+    clip_l = prefixed(stock.state_dict(), "text_encoders.clip_l.transformer.")
+    clip_g = prefixed(tiny_transformers(seed=5).state_dict(), "text_encoders.clip_g.transformer.")
+    around = ("text_encoders.t5xxl.transformer.shared.weight", "model.diffusion_model.x")
+    scale = {"text_encoders.clip_l.logit_scale": torch.tensor(4.6)}
+    state = clip_l | clip_g | scale | {name: torch.zeros(3) for name in around}
+    path = save_safetensors(state, tmp_path / "sd3.safetensors")
+    results = [convert_checkpoint(path, tmp_path / str(part), part=part) for part in (1, 2)]
+    assert [result.pad_id for result in results] == [49407, 0]
+    assert [result.left_out["T5 text encoder"] for result in results] == [1, 1]
+    ids = token_ids(30)
+    with torch.no_grad():
+        equal_features(results[0], stock(ids).text_embeds, ids)
+
+
+def test_every_key_is_used_or_named(standard, tmp_path):
+    """One unknown tensor, inside the tower or outside, is an error that names it."""
+    for key in ("surprise.weight", "transformer.resblocks.1.surprise", "visual2.proj"):
+        with pytest.raises(ValueError, match=rf"{key}.*; (take|give)"):
+            convert_state(standard.state_dict() | {key: torch.zeros(2)}, tmp_path, activation="gelu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_counts_add_up(standard, tmp_path):
+    torch.save(standard.state_dict(), tmp_path / "in.pt")
+    source = read_source(tmp_path / "in.pt")
+    tower = find_tower(source)
+    used = len(tower.text) + len(tower.image) + 1  # the logit scale
+    assert used + sum(tower.left_out.values()) == len(source.tensors) == BLOCKS + 5 + IMAGE + 1
+    assert tower.text["text_projection"].shape == (WIDTH, PROJECTION)
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"logit_bias": 1}, "a SigLIP text tower reads all tokens at once"),
+        ({"text_model.head.weight": 1}, "a SigLIP text tower"),
+        ({"cls_emb": 1}, "a CoCa text tower"),
+        ({"transformer.resblocks.0.ls_1.gamma": 1}, "no layer scales"),
+        ({"transformer.resblocks.0.mlp.c_fc.theta": 1, "transformer.resblocks.0.mlp.c_fc.r": 1}, "GmP, .theta and .r"),
+        ({"text.transformer.embeddings.word_embeddings.weight": 1}, "a BERT-like text tower"),
+    ],
+)
+def test_other_families_are_refused_with_the_reason(standard, extra, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        convert_state(standard.state_dict() | {key: torch.zeros(size) for key, size in extra.items()}, tmp_path)
+
+
+def test_a_part_of_a_model_is_refused(standard, tmp_path):
+    """Case 27: only the transformer's blocks were saved."""
+    with pytest.raises(ValueError, match=r"holds blocks of a transformer but no token embedding \(resblocks"):
+        convert_state(standard.transformer.state_dict(), tmp_path)
+    with pytest.raises(ValueError, match=r"holds no CLIP text tower \(conv1"):
+        convert_state({"conv1.weight": torch.zeros(2)}, tmp_path)
+    state = clone(standard.state_dict())
+    del state["ln_final.bias"]
+    with pytest.raises(ValueError, match=r"the text tower lacks ln_final\.bias; give the complete checkpoint"):
+        convert_state(state, tmp_path, activation="gelu")
