@@ -16,15 +16,13 @@ from tiny_checkpoints import (
     tiny_transformers,
     token_ids,
 )
-from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
+from transformers import CLIPModel, CLIPTextModel
 
 from debias_sd import cli
 from debias_sd.checkpoints import proof
 from debias_sd.checkpoints.convert import convert_checkpoint
-from debias_sd.checkpoints.tokenizer import settle_tokenizer
 from debias_sd.encoder import TextEncoder
 from debias_sd.positions import stretch_positions
-from debias_sd.shapes.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -69,26 +67,6 @@ def test_provenance(file, tmp_path):
     assert (story["activation"], story["heads"], story["tables"], story["positions"]) == ("quick_gelu", 1, "one", 77)
     assert story["saved_with"].keys() == {"debias-sd", "torch", "transformers"}
     assert str(file.parent) not in json.dumps(story)
-
-
-PAD_IDS = {"sd1": 49407, "sd2": 0, "sdxl": 49407, "sdxl-2": 0, "sd3": 49407, "flux": 49407, "retrieval": 0}
-
-
-@pytest.mark.parametrize("target", PAD_IDS)
-def test_the_pad_token_is_the_targets(target):
-    tokenizer, _ = settle_tokenizer(None, vocabulary=49408, positions=12, target=target)
-    assert tokenizer(["a cat"], padding="max_length").input_ids[0][-1] == PAD_IDS[target]
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_the_pad_token_is_kept_or_the_targets(file, folder, tmp_path, kind):
-    """A folder's own tokenizer keeps its pad token, here the end token, unless a target is named."""
-    source = {"file": file, "folder": folder}[kind]
-    assert convert(source, tmp_path).pad_id == {"file": 0, "folder": 49407}[kind]
-    result = convert(source, tmp_path, target="sdxl-2")
-    assert (result.target, result.pad_id) == ("sdxl-2", 0)
-    encoder = TextEncoder.load(tmp_path / "out")
-    assert (encoder.model.config.pad_token_id, encoder.tokenizer.pad_token_id) == (0, 0)
 
 
 @torch.no_grad()
@@ -216,49 +194,6 @@ def test_wrong_widths_and_quantised_tensors(model, tmp_path):
         convert(long, tmp_path)
 
 
-def test_tokenizers(folder, file, tmp_path):
-    """The source's own files, a folder's, CLIP's own vocabulary; a wrong one and none are refused (case 34 too)."""
-    own = json.loads((folder / "tokenizer_config.json").read_text())
-    bare = save_folder(tiny_transformers(), tmp_path / "bare", tokenizer=False)
-    assert "CLIP's vocabulary" in convert(bare, tmp_path).tokenizer
-    assert convert(bare, tmp_path, tokenizer=folder).tokenizer == "tokenizer files of encoder"
-    del own["model_max_length"]
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (bare / name).write_text((folder / name).read_text() if name == "tokenizer.json" else json.dumps(own))
-    assert convert(bare, tmp_path).tokenizer == "tokenizer files of bare"
-    assert CLIPTokenizer.from_pretrained(tmp_path / "out").model_max_length == 77
-    world = tmp_path / "world"
-    build_tokenizer(77).save_pretrained(world)
-    with pytest.raises(
-        ValueError, match=r"\(tokenizer files of world\) has \d+ tokens and the encoder 49408; give the"
-    ):
-        convert(file, tmp_path, tokenizer=world)
-    with pytest.raises(ValueError, match=r"has no tokenizer files; give the folder that holds tokenizer\.json"):
-        convert(file, tmp_path, tokenizer=tmp_path)
-    (world / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"the tokenizer files in .*world are damaged; copy them again"):
-        convert(file, tmp_path, tokenizer=world)
-
-
-def test_the_encoder_of_a_pipeline_folder_finds_its_tokenizer(folder, tmp_path):
-    pipeline = tmp_path / "pipeline"
-    save_folder(tiny_transformers(), pipeline / "text_encoder_2", tokenizer=False)
-    (pipeline / "tokenizer_2").mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (pipeline / "tokenizer_2" / name).write_text((folder / name).read_text())
-    assert convert(pipeline / "text_encoder_2", tmp_path).tokenizer == "tokenizer files of tokenizer_2"
-
-
-def test_another_vocabulary_needs_its_tokenizer(model, tmp_path):
-    state = clone(model.state_dict())
-    state["token_embedding.weight"] = state["token_embedding.weight"][:500].clone()
-    path = save_safetensors(state, tmp_path / "in.safetensors")
-    with pytest.raises(
-        ValueError, match=r"the encoder knows 500 tokens, CLIP's own vocabulary has 49408, .* --tokenizer"
-    ):
-        convert(path, tmp_path)
-
-
 def test_the_embedded_encoder_comes_in_with_its_words(tmp_path):
     from debias_sd.encoder_folder import embedded_folder
 
@@ -328,7 +263,8 @@ def test_the_command_warns_of_what_is_no_proof_and_refuses_in_one_sentence(file,
     assert cli.main(["convert", str(file), str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == (
         "debias-sd: error: clip.safetensors does not say its activation, and OpenAI's and LAION's models of width 64 "
-        "differ in it; give --activation quick_gelu (OpenAI and what was trained from it) or --activation gelu (LAION).\n"
+        "differ in it; give --activation quick_gelu (OpenAI and what was trained from it) or --activation gelu "
+        "(LAION).\n"
     )
     assert cli.main(["convert", str(file), str(tmp_path / "out"), "--activation", "gelu", "--stretch"]) == 0
     assert capsys.readouterr().err == "debias-sd: warning: positions stretched from 77 to 248, not trained\n"

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
+from debias_sd.checkpoints.convert import Conversion, convert_checkpoint
 from debias_sd.checkpoints.tokenizer import clip_tokenizer
 
 WIDTH, PROJECTION, LAYERS = 64, 32, 2
@@ -143,3 +144,15 @@ def converted_features(folder: Path, ids: Tensor) -> Tensor:
     model = CLIPTextModelWithProjection.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         return model(ids).text_embeds
+
+
+def convert_state(state: dict[str, object], tmp_path: Path, **options: object) -> Conversion:
+    """Save `state` as a torch file and convert it, both below `tmp_path`."""
+    torch.save(state, tmp_path / "in.pt")
+    return convert_checkpoint(tmp_path / "in.pt", tmp_path / "out", **options)
+
+
+def equal_features(conversion: Conversion, expected: Tensor, ids: Tensor) -> None:
+    """Assert that the converted folder computes `expected`, and that the conversion measured as much."""
+    torch.testing.assert_close(converted_features(conversion.folder, ids), expected, rtol=0, atol=2e-5)
+    assert max(conversion.differences.values()) < 1e-4
