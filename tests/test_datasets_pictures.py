@@ -133,17 +133,20 @@ def test_a_piece_of_an_archive_is_read_from_its_place(tmp_path):
 
 def test_faults_are_counted_once_and_stop_past_the_limit_with_the_list():
     faults = Faults(2)
-    faults.add([("a.jpg", "empty file"), ("b.jpg", "missing picture")])
-    faults.add([("a.jpg", "empty file")])
+    faults.add([(7, "a.jpg", "empty file"), (8, "b.jpg", "missing picture")])
+    faults.add([(7, "a.jpg", "empty file")])
     assert (len(faults), faults.counts()) == (2, {"empty file": 1, "missing picture": 1})
-    with pytest.raises(TooManyFaults) as caught:
-        faults.add([("c.jpg", "missing picture")])
-    assert str(caught.value) == (
-        "3 records cannot be used (2 missing picture, 1 empty file), data_fault_limit is 2: a.jpg (empty file), "
-        "b.jpg (missing picture), c.jpg (missing picture); repair or drop them, or raise the limit."
-    )
+    resumed = Faults(2)
+    resumed.add(faults.as_list())
+    for counter in (faults, resumed):
+        with pytest.raises(TooManyFaults) as caught:
+            counter.add([(9, "c.jpg", "missing picture")])
+        assert str(caught.value) == (
+            "3 records cannot be used (2 missing picture, 1 empty file), data_fault_limit is 2: a.jpg (empty file), "
+            "b.jpg (missing picture), c.jpg (missing picture); repair or drop them, or raise the limit."
+        )
     with pytest.raises(TooManyFaults, match=r"9 \(x\), \.\.\.; repair"):
-        Faults(0).add([(str(number), "x") for number in range(20)])
+        Faults(0).add([(number, str(number), "x") for number in range(20)])
 
 
 def test_a_path_is_the_files_own(tmp_path):

@@ -94,6 +94,14 @@ def test_compressed_and_damaged_shards_are_named(shards):
         read_shards(shards / "z.tar")
 
 
+def test_names_in_json_can_be_given(shards):
+    write_shard(shards / "j.tar", {"1.png": picture(1), "1.json": '{"long": "A. B.", "brief": "A."}'})
+    record = open_records(str(shards / "j.tar"), caption_column="long", short_caption_column="brief")[0]
+    assert (record.captions, record.short) == (("A. B.",), "A.")
+    with pytest.raises(ValueError, match="image_column is set, data of the kind shards has fixed names"):
+        open_records(str(shards / "j.tar"), image_column="jpg")
+
+
 def test_json_without_a_caption_gives_none(shards):
     members = {"1.png": picture(1), "1.json": "{", "2.png": picture(1), "2.json": "[1]", "3.png": picture(1)}
     write_shard(shards / "j.tar", members | {"3.json": '{"caption": " "}'})

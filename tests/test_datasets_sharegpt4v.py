@@ -90,7 +90,8 @@ def test_empty_lists_are_lists(tmp_path):
 def test_the_first_thousand_are_held_out(small):
     train, held_out = open_records(f"sharegpt4v:{small}"), open_records(f"sharegpt4v-1k:{small}", skip_missing=False)
     assert (len(train), len(held_out)) == (27, 1000)
-    assert train.left_out == {"no caption": 2, "broken record": 1}
+    assert train.left_out == {"held out": 1000, "no caption": 2, "broken record": 1}
+    assert len(open_records(f"llava:{small}", skip_missing=False)) == 1027
     assert train[0].captions == ('Picture 1000. It\'s "é" \\ {[中]}.',)
     assert train[3].key == "coco/train2017/1006.jpg"
     assert train[0].image == small.parent / "coco/train2017/1000.jpg"
@@ -108,7 +109,7 @@ def test_missing_pictures_are_counted_by_where_they_come_from(small):
     ]  # fmt: skip
     counts = {"missing picture of sam": 8, "missing picture of coco": 7, "missing picture of llava": 7}
     assert sum(counts.values()) == 30 - 3 - 5
-    assert records.left_out == {"no caption": 2, "broken record": 1} | counts
+    assert records.left_out == {"held out": 1000, "no caption": 2, "broken record": 1} | counts
     elsewhere = read_sharegpt4v(small, skip_missing=True, image_root=small.parent / "nowhere")
     assert len(elsewhere) == 0
 
@@ -173,7 +174,7 @@ def test_records_of_any_wrong_form_are_counted_not_raised(tmp_path):
     wrong = [None, 1, [], {}, {"image": 3}, good | {"conversations": [1]}, good | {"image": "a/"}, record("a/1.jpg", 3)]
     path = write_set(tmp_path, [good] * 1000 + [good, *wrong, record("b.jpg", None)])
     records = read_sharegpt4v(path)
-    assert (len(records), records.left_out) == (1, {"broken record": 8, "no caption": 1})
+    assert (len(records), records.left_out) == (1, {"held out": 1000, "broken record": 8, "no caption": 1})
 
 
 def test_names_that_are_not_ascii_are_found(tmp_path):
@@ -182,5 +183,5 @@ def test_names_that_are_not_ascii_are_found(tmp_path):
     for escaped in (True, False):
         path = write_set(tmp_path, [record("x", "x")] * 1000 + [record("é/中.jpg", "x")], ensure_ascii=escaped)
         records = read_sharegpt4v(path, skip_missing=True)
-        assert (len(records), records.left_out) == (1, {}), escaped
+        assert (len(records), records.left_out) == (1, {"held out": 1000}), escaped
         assert records[0].image.is_file()

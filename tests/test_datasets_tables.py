@@ -91,9 +91,10 @@ def test_columns_can_be_named_and_are_guessed_by_length(pictures):
     records = open_records(f"tsv:{path}")
     assert captions(records) == [("A harbour. A red boat lies at the pier.",)]
     assert captions(open_records(str(path), caption_column="summary")) == [("A harbour.",)]
+    assert open_records(str(path), short_caption_column="summary")[0].short == "A harbour."
     with pytest.raises(ValueError, match="has no column 'sumary', it has .*; the nearest is 'summary'.$"):
         open_records(str(path), caption_column="sumary")
-    with pytest.raises(ValueError, match="image_column is set, data of the kind coco has fixed columns"):
+    with pytest.raises(ValueError, match="image_column is set, data of the kind coco has fixed names"):
         open_records(f"coco:{pictures}", image_column="x")
 
 
@@ -194,7 +195,9 @@ def test_a_paths_kind_is_found_out(tmp_path):
         assert split_name(str(path)) == (kind, str(path)), name
     (tmp_path / "long.json").write_text(' [{"id"')
     (tmp_path / "lines.json").write_text('{"file_name"')
-    assert [split_name(str(tmp_path / f"{n}.json"))[0] for n in ("long", "lines")] == ["sharegpt4v", "jsonl"]
+    assert [split_name(str(tmp_path / f"{n}.json"))[0] for n in ("long", "lines")] == ["llava", "jsonl"]
+    (tmp_path / "long.json").rename(tmp_path / "share-captioner_1107.json")
+    assert split_name(str(tmp_path / "share-captioner_1107.json"))[0] == "sharegpt4v"
     assert split_name("x-{000..123}.tar")[0] == split_name("x-*.tar")[0] == "shards"
     assert {kind for kind in SNIFFED.values()} < set(KINDS)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 
+from debias_sd.datasets.faults import TooManyFaults
 from train_encoder.config import parse_arguments
 
 
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         train(run, command=["train_encoder", *arguments])
-    except FloatingPointError as error:
+    except (FloatingPointError, TooManyFaults) as error:
         print(f"train_encoder: {error}", file=sys.stderr)
         return 2
     from train_encoder.processes import leave

@@ -48,6 +48,7 @@ class Collator:
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Return pixel_values [b, 3, h, w], input_ids [b, L], short_ids [b, S] (with two captions), texts.
 
+        Of records on disk also faults, those that had to be replaced.
         With grounding also cells and named [b, 9, 3] and mentions, int64 [m, 6]: row of the batch, position of the
         last token of the words that name a thing, its cell, and its colour, shape and size from 1.
         """
@@ -61,6 +62,8 @@ class Collator:
         }
         if self.config.recipe != "short-only":
             batch["short_ids"] = self._short_ids(items)
+        if "faults" in items[0]:
+            batch["faults"] = [fault for item in items for fault in item["faults"]]
         if self.config.grounding_weight:
             batch["cells"] = torch.from_numpy(np.stack([item["cells"] for item in items]))
             batch["named"] = torch.from_numpy(np.stack([item["named"] for item in items]))
@@ -77,7 +80,11 @@ class Collator:
         # One generator per sample: its short caption does not depend on its neighbours in the batch.
         rngs = [random.Random(f"{self.config.seed}/short/{item['number']}") for item in items]
         switches = {"remove_summary": self.config.remove_summary, "subsample": self.config.subsample}
-        texts = [short_text(item["text"], rng, **switches) for item, rng in zip(items, rngs, strict=True)]
+        own = [item.get("short") if self.config.short_caption_column else None for item in items]
+        texts = [
+            short or short_text(item["text"], rng, **switches)
+            for short, item, rng in zip(own, items, rngs, strict=True)
+        ]
         ids, end_id = self._tokenize(texts), self.tokenizer.eos_token_id
         if self.config.front_padding:
             pads = [random_front_pads(row[None], rng, end_id=end_id) for row, rng in zip(ids, rngs, strict=True)]

@@ -33,6 +33,7 @@ NOT_PART_OF_THE_TRAJECTORY = (
     "dataloader_num_workers",
     "expect_processes",
     "report_to",
+    "data_fault_limit",
 )
 
 
@@ -54,7 +55,17 @@ class TrainConfig:
         {}, "start from scratch: standard deviations of token_embeddings, text_positions, vision_positions"
     )
     attn_implementation: str = setting("eager", "attention of transformers: eager (fastest on CPU) or sdpa")
-    train_data: str = setting("shapes", "shapes, or a JSON lines file (or its folder) with file_name and text")
+    train_data: str = setting("shapes", "shapes, a file or folder of pictures with captions, or KIND:PATH")
+    train_data_dir: str | None = setting(None, "folder that the pictures' paths start from; null: the reader's own")
+    image_column: str | None = setting(None, "column of the picture in your own list; null: the usual names")
+    caption_column: str | None = setting(None, "column of the caption; null: the usual names, the longest text of them")
+    short_caption_column: str | None = setting(
+        None, "column whose text replaces the recipe's short caption; null: none"
+    )
+    skip_missing_images: bool | None = setting(
+        None, "leave records without picture out and say how many; null: yes, but for sharegpt4v"
+    )
+    data_fault_limit: int = setting(100, "broken records that are replaced; one more stops the run with their list")
     recipe: str = setting("debias", "short-only, long-clip or debias; sets the fields below that are null")
     remove_summary: bool | None = setting(None, "short caption: drop the first sentence (debias)")
     subsample: bool | None = setting(None, "short caption: draw sentences at random, in random order (debias)")
@@ -100,7 +111,13 @@ class TrainConfig:
         at_least = {"max_train_steps": 1, "train_batch_size": 1, "stretch_factor": 1, "components": 1}
         at_least |= {"lr_warmup_steps": 0, "keep_positions": 0, "pad_id": 0, "checkpointing_steps": 0}
         at_least |= {"checkpoints_total_limit": 1, "dataloader_num_workers": 0, "expect_processes": 0}
-        at_least |= {"grounding_weight": 0, "stay_close_weight": 0, "max_grad_norm": 0, "learning_rate": 0}
+        at_least |= {
+            "data_fault_limit": 0,
+            "grounding_weight": 0,
+            "stay_close_weight": 0,
+            "max_grad_norm": 0,
+            "learning_rate": 0,
+        }
         for name, low in at_least.items():
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} is {getattr(self, name)}, allowed are numbers from {low}; correct it.")
@@ -125,6 +142,13 @@ class TrainConfig:
             raise ValueError(
                 "stay_close_weight is set without a pretrained model to stay close to; "
                 "set pretrained_model_name_or_path, or the weight to 0."
+            )
+        files = ("train_data_dir", "image_column", "caption_column", "short_caption_column", "skip_missing_images")
+        named = [name for name in files if getattr(self, name) is not None]
+        if named and self.train_data == "shapes":
+            raise ValueError(
+                f"{named[0]} is set for train_data shapes, which has no files; "
+                "name a file or folder with train_data, or leave the setting out."
             )
         if self.grounding_weight and self.train_data != "shapes":
             raise ValueError(

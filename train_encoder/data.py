@@ -1,4 +1,4 @@
-"""Image and caption pairs: the shapes world, made as it is needed, or a folder of pictures with a JSON lines file.
+"""Image and caption pairs: the shapes world, made as it is needed, or records on disk.
 
 Every sample is a function of the seed and its global number, and global batch s is made of numbers s * B to
 (s + 1) * B - 1. So one process with 8 pairs and two with 4 see the same batches, and a resumed run the same ones.
@@ -6,20 +6,28 @@ Every sample is a function of the seed and its global number, and global batch s
 
 from __future__ import annotations
 
-import json
+import hashlib
+import math
 import random
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 from torch.utils.data import Dataset, Sampler
 
 from debias_sd.captions import join_sentences
+from debias_sd.datasets.faults import Fault
+from debias_sd.datasets.listing import NO_CAPTION
+from debias_sd.datasets.names import open_records
+from debias_sd.datasets.pictures import PictureFault, read_image
+from debias_sd.datasets.records import Record, Records
+from debias_sd.datasets.shards import Shards
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing, random_scene
+
+if TYPE_CHECKING:
+    from train_encoder.config import TrainConfig
 
 SHORT_LIMIT = 75  # tokens of text in 77 positions
 
@@ -115,71 +123,107 @@ class ShapesPairs(Dataset):
         }
 
 
-class FolderPairs(Dataset):
-    """Pictures on disk with captions in JSON lines (`file_name` relative to the file, `text`), as `datasets` reads.
+class RecordPairs(Dataset):
+    """Pictures on disk with a caption each, of any reader of `debias_sd.datasets`.
 
-    Records without a caption or a file are skipped and counted in `skipped`. An epoch is a permutation of the records
-    without the rest that fills no global batch. Item: number, image (uint8 [size, size, 3]), text.
+    An epoch is a permutation of the records without the rest that fills no global batch. A record whose picture cannot
+    be read, or that has no caption after all, is replaced by another of the same epoch, far from it so that no batch
+    has a picture twice: both depend on the seed, the number and the disk alone, never on the number of processes.
+
+    Item: number, image (uint8 [size, size, 3]), text, short (the record's own short caption or None), faults (what
+    had to be replaced).
     """
 
     mean = (0.48145466, 0.4578275, 0.40821073)  # CLIP's own
     std = (0.26862954, 0.26130258, 0.27577711)
 
-    def __init__(self, path: str | Path, *, size: int, seed: int, global_batch: int) -> None:
-        path = Path(path)
-        path = path / "metadata.jsonl" if path.is_dir() else path
-        if not path.is_file():
-            raise ValueError(
-                f"train_data {path} does not exist; name a JSON lines file with file_name and text on each line, "
-                "a folder with metadata.jsonl, or shapes."
-            )
-        self.records, self.skipped = _read_records(path)
-        self.size, self.seed = size, seed
-        self.usable = len(self.records) // global_batch * global_batch
+    def __init__(
+        self, records: Records, *, name: str, size: int, seed: int, global_batch: int, fault_limit: int
+    ) -> None:
+        self.records, self.size, self.seed = records, size, seed
+        self.usable = len(records) // global_batch * global_batch
         if not self.usable:
             raise ValueError(
-                f"train_data {path} has {len(self.records)} usable records ({self.skipped} skipped), one batch of all "
-                f"processes needs {global_batch}; lower train_batch_size or check the paths."
+                f"train_data {name} has {len(records)} usable records ({sum(records.left_out.values())} skipped), one "
+                f"batch of all processes needs {global_batch}; lower train_batch_size or check the paths."
             )
-        self._epoch, self._order = -1, []
+        # Whoever tries more than this has found more faults than a run may have, and stops before it uses the item.
+        self.fault_limit = min(fault_limit, len(records) - 1)
+        self._stride = _stride(len(records))
+        self._epoch, self._order = -1, np.zeros(0, np.int32)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         epoch, place = divmod(number, self.usable)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, list(range(len(self.records)))
-            random.Random(f"{self.seed}/epoch/{epoch}").shuffle(self._order)
-        file, text = self.records[self._order[place]]
-        return {"number": number, "image": read_image(file, size=self.size), "text": text}
+            self._epoch, self._order = epoch, self._order_of(epoch)
+        faults: list[Fault] = []
+        item: dict[str, Any] = {"image": np.zeros((self.size, self.size, 3), np.uint8), "text": "", "short": None}
+        for attempt in range(self.fault_limit + 1):
+            index = int(self._order[(place + attempt * self._stride) % len(self._order)])
+            record = self.records[index]
+            try:
+                item = self._read(record, number)
+                break
+            except PictureFault as fault:
+                faults.append((index, record.key, fault.kind))
+        return {"number": number} | item | {"faults": faults}
+
+    def _read(self, record: Record, number: int) -> dict[str, Any]:
+        captions = [text for text in record.captions if text]
+        if not captions:
+            raise PictureFault(NO_CAPTION, record.image)
+        text = captions[0] if len(captions) == 1 else random.Random(f"{self.seed}/caption/{number}").choice(captions)
+        image = read_image(record.image, size=self.size)
+        return {"image": image, "text": " ".join(text.split()), "short": record.short}
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        digest = hashlib.sha256(f"{self.seed}/epoch/{epoch}".encode()).digest()
+        # NumPy promises that RandomState draws the same in every version, and only of that.
+        rng = np.random.RandomState(np.frombuffer(digest, np.uint32))
+        if isinstance(self.records, Shards):
+            return order_by_blocks(self.records.blocks, rng)
+        return rng.permutation(len(self.records)).astype(np.int32)
 
 
-def _read_records(path: Path) -> tuple[list[tuple[Path, str]], int]:
-    records, skipped = [], 0
-    for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            raise ValueError(f"line {line_number} of {path} is not JSON; write one object per line.") from None
-        if not isinstance(record, dict) or not {"file_name", "text"} <= record.keys():
-            raise ValueError(f"line {line_number} of {path} lacks file_name or text; write both on each line.")
-        file, text = path.parent / str(record["file_name"]), " ".join(str(record["text"] or "").split())
-        if text and file.is_file():
-            records.append((file, text))
-        else:
-            skipped += 1
-    return records, skipped
+def order_by_blocks(blocks: np.ndarray, rng: np.random.RandomState, *, together: int = 16) -> np.ndarray:
+    """A permutation that mixes the records of `together` blocks (shards) at a time: int32 [records].
+
+    Shards come in random order. At any time all processes read from the same few, which a shared disk then holds.
+    """
+    starts = np.concatenate([[0], np.cumsum(blocks)])
+    shards = rng.permutation(len(blocks))
+    parts = []
+    for first in range(0, len(shards), together):
+        chosen = [np.arange(starts[n], starts[n + 1], dtype=np.int32) for n in shards[first : first + together]]
+        parts.append(rng.permutation(np.concatenate(chosen)))
+    return np.concatenate(parts)
 
 
-def read_image(file: Path, *, size: int) -> np.ndarray:
-    """Read a picture as CLIP does: shorter side to `size` (bicubic), centre square; uint8 [size, size, 3]."""
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"picture {file} cannot be read ({error}); repair it or drop its line.") from None
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (width - size) // 2, (height - size) // 2
-    return np.asarray(image.crop((left, top, left + size, top + size)))
+def _stride(count: int) -> int:
+    """A step of about 0.618 `count` that comes by every record before it comes by one again."""
+    stride = max(1, round(0.618 * count))
+    while math.gcd(stride, count) != 1:
+        stride += 1
+    return stride
+
+
+def open_pairs(config: TrainConfig, *, size: int, processes: int) -> ShapesPairs | RecordPairs:
+    """The data of a run, pictures of `size`; ValueError with one sentence for what the user can mend."""
+    if config.train_data == "shapes":
+        return ShapesPairs(seed=config.seed, short=config.recipe == "short-only")
+    records = open_records(
+        config.train_data,
+        image_root=config.train_data_dir,
+        image_column=config.image_column,
+        caption_column=config.caption_column,
+        short_caption_column=config.short_caption_column,
+        skip_missing=config.skip_missing_images,
+    )
+    return RecordPairs(
+        records,
+        name=config.train_data,
+        size=size,
+        seed=config.seed,
+        global_batch=config.train_batch_size * processes,
+        fault_limit=config.data_fault_limit,
+    )

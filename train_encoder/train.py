@@ -18,11 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from debias_sd.datasets.faults import Fault, Faults
+from debias_sd.datasets.records import describe_counts
 from debias_sd.losses import contrastive_loss, two_caption_loss
 from debias_sd.report import check_writable
 from train_encoder.batches import Collator
 from train_encoder.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
-from train_encoder.data import FolderPairs, GlobalBatches, ShapesPairs
+from train_encoder.data import GlobalBatches, RecordPairs, ShapesPairs, open_pairs
 from train_encoder.export import known_words, make_provenance, save_encoder_folder
 from train_encoder.log import TrainLog
 from train_encoder.model import LARGEST_LOGIT_SCALE, FrozenRows, Towers, load_start, make_heads, stretch_start
@@ -49,7 +51,8 @@ class Run:
     optimizer: torch.optim.Optimizer
     frozen: FrozenRows | None
     stay_close: StayClose | None
-    data: ShapesPairs | FolderPairs
+    data: ShapesPairs | RecordPairs
+    faults: Faults  # records on disk that had to be replaced, of all processes
     step: int = 0
 
     @property
@@ -79,17 +82,13 @@ def prepare(config: TrainConfig) -> Run:
     frozen = None
     if config.stretch_factor > 1:
         frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
-    data = _make_data(config, size=model.config.vision_config.image_size, processes=accelerator.num_processes)
-    run = Run(config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data)
+    data = open_pairs(config, size=model.config.vision_config.image_size, processes=accelerator.num_processes)
+    advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
+    faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
+    run = Run(config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults)
     torch.manual_seed(config.seed + accelerator.process_index)
     _resume(run)
     return run
-
-
-def _make_data(config: TrainConfig, *, size: int, processes: int) -> ShapesPairs | FolderPairs:
-    if config.train_data == "shapes":
-        return ShapesPairs(seed=config.seed, short=config.recipe == "short-only")
-    return FolderPairs(config.train_data, size=size, seed=config.seed, global_batch=config.train_batch_size * processes)
 
 
 def _resume(run: Run) -> None:
@@ -102,6 +101,7 @@ def _resume(run: Run) -> None:
     run.towers.load_state_dict(state["towers"])
     run.optimizer.load_state_dict(state["optimizer"])
     run.step = state["step"]
+    run.faults.add(json.loads(state.get("faults", "[]")))
     torch.set_rng_state(state["rng"][run.accelerator.process_index])
     run.accelerator.print(f"resuming from {path} at step {run.step}")
 
@@ -151,8 +151,12 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     loss, parts = compute_loss(run, batch)
     named = {"loss": loss} | parts
     # The mean over processes: supervision terms are means over their own pairs, and all must stop at the same step.
-    means = run.accelerator.reduce(torch.stack([value.detach().float() for value in named.values()]), reduction="mean")
-    row = dict(zip(named, means.tolist(), strict=True))
+    replaced = loss.new_tensor(len(batch.get("faults", ())), dtype=torch.float32)
+    values = torch.stack([*(value.detach().float() for value in named.values()), replaced])
+    *means, replaced_mean = run.accelerator.reduce(values, reduction="mean").tolist()
+    row = dict(zip(named, means, strict=True))
+    if replaced_mean:
+        row["replaced"] = _count_faults(run, batch["faults"])
     if not math.isfinite(row["loss"]):
         raise FloatingPointError(
             f"the loss of step {run.step + 1} is {row['loss']} ({json.dumps(row)}); "
@@ -171,6 +175,15 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
         scale = run.towers.clip.logit_scale.clamp_(max=LARGEST_LOGIT_SCALE).exp().item()
     run.step += 1
     return {"step": run.step} | row | {"lr": rate, "scale": scale, "seconds": round(time.monotonic() - started, 4)}
+
+
+def _count_faults(run: Run, faults: list[Fault]) -> int:
+    """Count the step's broken records of all processes; every process stops at the same step when they are too many."""
+    from accelerate.utils import gather_object
+
+    everywhere = gather_object(faults)
+    run.faults.add(everywhere)
+    return len(everywhere)
 
 
 def make_loader(run: Run) -> DataLoader:
@@ -199,6 +212,7 @@ def save_state(run: Run) -> None:
             "towers": run.towers.state_dict(),
             "optimizer": run.optimizer.state_dict(),
             "rng": rng,
+            "faults": json.dumps(run.faults.as_list()),
             "trajectory": json.dumps(_trajectory(run)),
         }
         save_checkpoint(run.folder, state, keep=run.config.checkpoints_total_limit)
@@ -231,11 +245,21 @@ def train(run: Run, *, command: list[str]) -> None:
             log.close()
     if main:
         processes = run.accelerator.num_processes
-        provenance = make_provenance(config, command=command, processes=processes, final=row)
+        provenance = make_provenance(config, command=command, processes=processes, final=row) | _data_used(run)
         words = known_words(config)
         save_encoder_folder(run.towers.clip, run.tokenizer, run.folder, provenance=provenance, words=words)
         print(f"encoder written to {run.folder}")
     run.accelerator.wait_for_everyone()
+
+
+def _data_used(run: Run) -> dict[str, Any]:
+    """What provenance says of records on disk; the broken ones are said aloud too."""
+    if not isinstance(run.data, RecordPairs):
+        return {}
+    if len(run.faults):
+        print(f"{len(run.faults):,} broken records were replaced ({describe_counts(run.faults.counts())})")
+    records = run.data.records
+    return {"data": {"records": len(records), "skipped": dict(records.left_out), "broken": run.faults.counts()}}
 
 
 def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
@@ -247,8 +271,10 @@ def _announce(run: Run) -> None:
     note = launcher_note(processes)
     if note:
         print(note)
-    if isinstance(run.data, FolderPairs):
-        print(f"{len(run.data.records)} pairs, {run.data.skipped} skipped (no picture or no caption)")
+    if isinstance(run.data, RecordPairs):
+        skipped = run.data.records.left_out
+        reasons = f" ({describe_counts(skipped)})" if skipped else ""
+        print(f"{len(run.data.records):,} pairs, {sum(skipped.values()):,} skipped{reasons}")
     print(
         f"{config.recipe}: {processes} process(es) x {config.train_batch_size} pairs, "
         f"{run.tokenizer.model_max_length} positions, steps {run.step} to {config.max_train_steps}"

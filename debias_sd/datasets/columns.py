@@ -43,7 +43,12 @@ def fold(value: Any) -> str:
 
 
 def choose_columns(
-    rows: Sequence[Mapping[str, Any]], *, subject: str, image: str | None = None, caption: str | None = None
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    subject: str,
+    image: str | None = None,
+    caption: str | None = None,
+    short: str | None = None,
 ) -> Columns | None:
     """Choose by the names in the first `SAMPLE` rows, or take the given ones; None when there are no rows.
 
@@ -58,7 +63,10 @@ def choose_columns(
         length = {name: sum(len(fold(row.get(name))) for row in rows) for name in texts}
         caption = max(texts, key=lambda name: length[name])  # the first of equals
     chosen = _choose(names, caption, CAPTION_NAMES, subject=subject, what="caption_column")
-    short = next((name for name in _known(names, SHORT_NAMES) if name != chosen), None)
+    if short is not None:
+        short = _choose(names, short, SHORT_NAMES, subject=subject, what="short_caption_column")
+    else:
+        short = next((name for name in _known(names, SHORT_NAMES) if name != chosen), None)
     return Columns(chosen_image, chosen, short)
 
 

@@ -14,29 +14,36 @@ class TooManyFaults(ValueError):
     """More records cannot be used than the run allows; its text lists the first ones."""
 
 
+Fault = tuple[int, str, str]  # number of the record in its set, its key, kind
+
+
 class Faults:
     """Which records failed and why; a record that fails again (in the next epoch) counts once."""
 
-    def __init__(self, limit: int, *, setting: str = "data_fault_limit") -> None:
-        self.limit, self.setting = limit, setting
-        self.kinds: dict[str, str] = {}
+    def __init__(self, limit: int, *, setting: str = "data_fault_limit", advice: str = "repair or drop them") -> None:
+        self.limit, self.setting, self.advice = limit, setting, advice
+        self.found: dict[int, tuple[str, str]] = {}
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self.found)
 
-    def add(self, faults: Iterable[tuple[str, str]]) -> None:
-        """Count (name of the record, kind) pairs; TooManyFaults when they are more than the limit."""
-        for name, kind in faults:
-            self.kinds.setdefault(name, kind)
-        if len(self.kinds) > self.limit:
-            first = list(self.kinds.items())[:SHOWN]
-            more = ", ..." if len(self.kinds) > SHOWN else ""
+    def add(self, faults: Iterable[Fault]) -> None:
+        """Count records; TooManyFaults when they are more than the limit."""
+        for number, key, kind in faults:
+            self.found.setdefault(number, (key, kind))
+        if len(self.found) > self.limit:
+            first = list(self.found.values())[:SHOWN]
+            more = ", ..." if len(self.found) > SHOWN else ""
             raise TooManyFaults(
-                f"{len(self.kinds)} records cannot be used ({describe_counts(self.counts())}), {self.setting} is "
-                f"{self.limit}: {', '.join(f'{name} ({kind})' for name, kind in first)}{more}; "
-                "repair or drop them, or raise the limit."
+                f"{len(self.found)} records cannot be used ({describe_counts(self.counts())}), {self.setting} is "
+                f"{self.limit}: {', '.join(f'{key} ({kind})' for key, kind in first)}{more}; "
+                f"{self.advice}, or raise the limit."
             )
 
     def counts(self) -> dict[str, int]:
         """Number of records by kind."""
-        return dict(Counter(self.kinds.values()))
+        return dict(Counter(kind for _, kind in self.found.values()))
+
+    def as_list(self) -> list[Fault]:
+        """What `add` takes, to go on with in a resumed run."""
+        return [(number, key, kind) for number, (key, kind) in self.found.items()]

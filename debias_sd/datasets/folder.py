@@ -64,6 +64,7 @@ def read_folder(
     image_root: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    short_caption_column: str | None = None,
     skip_missing: bool = True,
 ) -> RowRecords | PairedFiles:
     """Read a folder; ValueError when it is none, or has neither metadata nor a picture with a text beside it."""
@@ -71,6 +72,7 @@ def read_folder(
     if not root.is_dir():
         raise ValueError(f"folder {root} does not exist; correct the path.")
     options = {"image_root": image_root or root, "image_column": image_column, "caption_column": caption_column}
+    options |= {"short_caption_column": short_caption_column}
     if (root / "metadata.jsonl").is_file():
         return read_jsonl(root / "metadata.jsonl", **options, skip_missing=skip_missing, name="folder")
     if (root / "metadata.csv").is_file():

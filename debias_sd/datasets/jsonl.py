@@ -22,6 +22,7 @@ def read_jsonl(
     image_root: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    short_caption_column: str | None = None,
     skip_missing: bool = True,
     name: str = "jsonl",
 ) -> RowRecords:
@@ -33,7 +34,9 @@ def read_jsonl(
     check_file(path, what="JSON lines file")
     first = [row for _, _, row in islice(_lines(path), SAMPLE)]
     subject = f"line 1 of {path}"
-    columns = choose_columns(first, subject=subject, image=image_column, caption=caption_column)
+    columns = choose_columns(
+        first, subject=subject, image=image_column, caption=caption_column, short=short_caption_column
+    )
     root = Path(image_root) if image_root is not None else path.parent
     rows = _checked(path, columns.image, columns.caption) if columns else ()
     return list_rows(name, path, rows, parse=json.loads, columns=columns, root=root, skip_missing=skip_missing)

@@ -1,7 +1,8 @@
 """How a data set is named: `KIND:PATH`, or a path alone, whose kind is found out by looking.
 
-`sharegpt4v:FILE` and `sharegpt4v-1k:FILE`, `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `folder:DIR`, `shards:PATTERN`,
-`datasets:DIR`, and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`, `flickr30k`, `flickr30k-test`.
+`sharegpt4v:FILE` and other lists of its form, `llava:FILE`; `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `folder:DIR`,
+`shards:PATTERN`, `datasets:DIR`; and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`, `flickr30k`,
+`flickr30k-test`, `sharegpt4v-1k`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Any
 
 from debias_sd.datasets.coco import read_coco
 from debias_sd.datasets.dci import read_dci
@@ -20,15 +20,16 @@ from debias_sd.datasets.jsonl import read_jsonl
 from debias_sd.datasets.records import Records
 from debias_sd.datasets.saved_datasets import read_saved
 from debias_sd.datasets.shards import read_shards
-from debias_sd.datasets.sharegpt4v import read_sharegpt4v
+from debias_sd.datasets.sharegpt4v import PARTS, read_sharegpt4v
 from debias_sd.datasets.tables import read_table
 from debias_sd.datasets.urban1k import read_urban1k
 
-OWN_KINDS = ("sharegpt4v", "tsv", "csv", "jsonl", "folder", "shards", "datasets")
+OWN_KINDS = ("sharegpt4v", "llava", "tsv", "csv", "jsonl", "folder", "shards", "datasets")
 EVALUATION_KINDS = (
     "urban1k", "dci", "long-dci", "docci", "coco", "flickr30k", "flickr30k-test", "sharegpt4v-1k",
 )  # fmt: skip
 KINDS = OWN_KINDS + EVALUATION_KINDS
+_WITH_COLUMNS = ("tsv", "csv", "jsonl", "folder", "datasets")
 _TABLES, _LINES = (".tsv", ".csv"), (".jsonl", ".jsonlines", ".ndjson")
 # What a folder of each kind holds; the first that fits decides.
 _MARKS = {
@@ -85,7 +86,7 @@ def find_kind(text: str) -> str:
     with path.open("rb") as file:
         start = file.read(256)
     if path.suffix not in _LINES and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        return "sharegpt4v"
+        return "sharegpt4v" if path.name.startswith("share-captioner") else "llava"
     return "tsv" if path.suffix == ".txt" and b"\t" in start.split(b"\n")[0] else "jsonl"
 
 
@@ -95,6 +96,7 @@ def open_records(
     image_root: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    short_caption_column: str | None = None,
     skip_missing: bool | None = None,
 ) -> Records:
     """Open the data that `text` names; ValueError with one sentence for what the user can mend.
@@ -104,27 +106,31 @@ def open_records(
     all lists but ShareGPT4V, whose 1.2 M pictures nobody looks for unasked. The evaluation sets always do.
     """
     kind, path = split_name(text)
-    columns: dict[str, Any] = {"image_column": image_column, "caption_column": caption_column}
-    if kind not in ("tsv", "csv", "jsonl", "folder", "datasets"):
-        named = [name for name, value in columns.items() if value is not None]
-        if named:
-            raise ValueError(f"{named[0]} is set, data of the kind {kind} has fixed columns; leave it out.")
-    skip = True if skip_missing is None else skip_missing
-    if kind in ("sharegpt4v", "sharegpt4v-1k"):
-        held_out = kind == "sharegpt4v-1k"
-        skip = held_out if skip_missing is None else skip_missing
-        return read_sharegpt4v(path, image_root=image_root, skip_missing=skip, held_out=held_out)
-    if kind in ("tsv", "csv"):
-        return read_table(path, image_root=image_root, **columns, skip_missing=skip, name=kind)
-    if kind == "jsonl":
-        return read_jsonl(path, image_root=image_root, **columns, skip_missing=skip)
-    if kind == "folder":
-        return read_folder(path, image_root=image_root, **columns, skip_missing=skip)
+    given = {"caption_column": caption_column, "short_caption_column": short_caption_column}
+    columns = _own_columns(kind, given | {"image_column": image_column})
+    if kind in PARTS:
+        skip = kind != "sharegpt4v" if skip_missing is None else skip_missing
+        return read_sharegpt4v(path, name=kind, image_root=image_root, skip_missing=skip)
     if kind == "datasets":
         return read_saved(path, image_root=image_root, **columns)
     if kind == "shards":
-        return read_shards(path)
-    return _open_evaluation_set(kind, path, image_root)
+        return read_shards(path, **columns)
+    if kind in EVALUATION_KINDS:
+        return _open_evaluation_set(kind, path, image_root)
+    skip = skip_missing is None or skip_missing
+    if kind in ("tsv", "csv"):
+        return read_table(path, image_root=image_root, **columns, skip_missing=skip, name=kind)
+    reader = read_jsonl if kind == "jsonl" else read_folder
+    return reader(path, image_root=image_root, **columns, skip_missing=skip)
+
+
+def _own_columns(kind: str, given: dict[str, str | None]) -> dict[str, str | None]:
+    """The columns that data of this kind can be told; ValueError when another is given."""
+    own = {"shards": ("caption_column", "short_caption_column")} | dict.fromkeys(_WITH_COLUMNS, tuple(given))
+    wrong = [name for name, value in given.items() if value is not None and name not in own.get(kind, ())]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is set, data of the kind {kind} has fixed names; leave it out.")
+    return {name: given[name] for name in own.get(kind, ())}
 
 
 def _open_evaluation_set(kind: str, path: str, image_root: str | Path | None) -> Records:

@@ -46,6 +46,7 @@ def read_saved(
     image_root: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    short_caption_column: str | None = None,
 ) -> SavedDataset:
     """Open the folder of a Dataset, or the `train` split (else the only one) of a DatasetDict.
 
@@ -70,5 +71,7 @@ def read_saved(
         if isinstance(feature, datasets.Image):
             rows = rows.cast_column(name, datasets.Image(decode=False))
     sample = [rows[index] for index in range(min(SAMPLE, len(rows)))] or [dict.fromkeys(rows.column_names)]
-    columns = choose_columns(sample, subject=f"data set {root}", image=image_column, caption=caption_column)
+    columns = choose_columns(
+        sample, subject=f"data set {root}", image=image_column, caption=caption_column, short=short_caption_column
+    )
     return SavedDataset(rows, columns, Path(image_root) if image_root is not None else root)

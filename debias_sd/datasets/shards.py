@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from debias_sd.datasets.columns import CAPTION_NAMES, SHORT_NAMES, fold
+from debias_sd.datasets.columns import Columns, fold
 from debias_sd.datasets.folder import SUFFIXES
 from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
 from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE
@@ -43,8 +43,8 @@ class Shards:
     name = "shards"
     expected: Pool | None = None
 
-    def __init__(self, paths: list[Path], index: np.ndarray, left_out: dict[str, int]) -> None:
-        self.paths, self.left_out, self._index = paths, left_out, index
+    def __init__(self, paths: list[Path], index: np.ndarray, *, columns: Columns, left_out: dict[str, int]) -> None:
+        self.paths, self.left_out, self._index, self._columns = paths, left_out, index, columns
         self.blocks = np.bincount(index["shard"], minlength=len(paths))
         self._files: dict[int, FileSlices] = {}
 
@@ -60,9 +60,17 @@ class Shards:
                 self._files.clear()
             self._files[shard] = FileSlices(path, self._index["text"], self._index["text_size"])
         content = self._files[shard][index].decode("utf-8", "replace")
-        captions, short = _texts_of(content) if row["is_json"] else ((fold(content),), None)
+        captions, short = self._texts_of(content) if row["is_json"] else ((fold(content),), None)
         image = Piece(path, int(row["image"]), int(row["image_size"]), name)
         return Record(f"{path.name}:{name}", image, captions, short)
+
+    def _texts_of(self, content: str) -> tuple[tuple[str, ...], str | None]:
+        """Captions and short caption of a sample's JSON; none where it is no object."""
+        try:
+            row = json.loads(content)
+        except ValueError:
+            return (), None
+        return (self._columns.text_of(row), self._columns.short_of(row)) if isinstance(row, dict) else ((), None)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_index": pack_array(self._index), "_files": {}}
@@ -72,28 +80,19 @@ class Shards:
         self._index = unpack_array(state["_index"])
 
 
-def _texts_of(content: str) -> tuple[tuple[str, ...], str | None]:
-    """Captions and short caption of a sample's JSON; none where it is no object with a known name in it."""
-    try:
-        row = json.loads(content)
-    except ValueError:
-        return (), None
-    if not isinstance(row, dict):
-        return (), None
-    value = next((row[name] for name in CAPTION_NAMES if row.get(name)), [])
-    captions = tuple(text for text in map(fold, value if isinstance(value, list) else [value]) if text)
-    return captions, next((fold(row[name]) for name in SHORT_NAMES if row.get(name)), None)
-
-
-def read_shards(pattern: str | Path) -> Shards:
+def read_shards(
+    pattern: str | Path, *, caption_column: str | None = None, short_caption_column: str | None = None
+) -> Shards:
     """Open the archives that `pattern` names: a file, a folder, a glob, or `name-{000..123}.tar`.
 
-    ValueError when there are none, or one is compressed, damaged or no archive.
+    The columns are the names in a sample's JSON, `caption` and `caption_short` unless others are given. ValueError when
+    there are none, or one is compressed, damaged or no archive.
     """
     paths = find_shards(str(pattern))
     times = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     index, notes = keep_index(paths[0], "samples", key=(_VERSION, *times), build=lambda: _build_index(paths))
-    return Shards(paths, index, notes["left_out"])
+    columns = Columns("", caption_column or "caption", short_caption_column or "caption_short")
+    return Shards(paths, index, columns=columns, left_out=notes["left_out"])
 
 
 def find_shards(pattern: str) -> list[Path]:

@@ -2,7 +2,8 @@
 
 `{"id", "image": "coco/train2017/1.jpg", "conversations": [{"from": "human", ...}, {"from": "gpt", "value": caption}]}`.
 The list is gone through once; after that an index of 25 bytes a record is memory-mapped, and a record is read from its
-place in the file. As Long-CLIP does, the first 1,000 records are held out of training (`sharegpt4v-1k`).
+place in the file. As Long-CLIP does, the first 1,000 records are held out of training (`sharegpt4v-1k`). Another list
+of this form, as LLaVA's trainers use, is read whole (`llava`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from debias_sd.datasets.slices import FileSlices
 
 HELD_OUT = 1000
 _VERSION = 1
+PARTS = {"sharegpt4v": slice(HELD_OUT, None), "sharegpt4v-1k": slice(HELD_OUT), "llava": slice(None)}
 _STATES = (None, NO_CAPTION, BROKEN)
 _INDEX = np.dtype([("start", "<i8"), ("size", "<i4"), ("folder", "<i4"), ("name", "<u8"), ("state", "u1")])
 
@@ -70,28 +72,28 @@ def _answer(row: dict[str, Any]) -> str | None:
 
 
 def read_sharegpt4v(
-    path: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = False, held_out: bool = False
+    path: str | Path, *, name: str = "sharegpt4v", image_root: str | Path | None = None, skip_missing: bool = False
 ) -> ShareGpt4v:
     """Open the file; pictures lie relative to `image_root`, by default the file's folder.
 
-    `held_out`: the first 1,000 records instead of the others. `skip_missing` leaves out, and counts by the first part
-    of their path (sam, coco, llava), the records whose picture is not there. ValueError when the file is no whole list.
+    `name` is one of PARTS: all but the first 1,000 records, these alone, or all. `skip_missing` leaves out, and counts
+    by the first part of their path (sam, coco, llava), the records whose picture is not there. ValueError when the
+    file is no whole list.
     """
-    path = Path(path)
+    path, part = Path(path), PARTS[name]
     check_file(path, what="ShareGPT4V's file")
     root = Path(image_root) if image_root is not None else path.parent
     index, notes = keep_index(path, "records", key=("sharegpt4v", _VERSION), build=lambda: _build_index(path))
-    part = slice(0, HELD_OUT) if held_out else slice(HELD_OUT, None)
     usable = index["state"] == 0
     left_out = {reason: int((index["state"][part] == n).sum()) for n, reason in enumerate(_STATES) if reason}
     if skip_missing:
         missing = usable & find_missing(path, root, index, notes["folders"])
         usable &= ~missing
         left_out |= _by_prefix(index["folder"][part][missing[part]], notes["folders"])
-    chosen = np.flatnonzero(usable).astype(np.int32)
-    chosen = chosen[chosen < HELD_OUT] if held_out else chosen[chosen >= HELD_OUT]
+    chosen = np.arange(len(index), dtype=np.int32)[part][usable[part]]
+    if name == "sharegpt4v":
+        left_out["held out"] = min(HELD_OUT, len(index))
     left_out = {reason: count for reason, count in left_out.items() if count}
-    name = "sharegpt4v-1k" if held_out else "sharegpt4v"
     return ShareGpt4v(name, path, index, chosen=chosen, root=root, left_out=left_out)
 
 

@@ -26,6 +26,7 @@ def read_table(
     image_root: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
+    short_caption_column: str | None = None,
     skip_missing: bool = True,
     name: str = "csv",
 ) -> RowRecords:
@@ -39,7 +40,11 @@ def read_table(
     heading, first = read_heading(path, separator), [row for _, _, row in islice(_rows(path, separator), SAMPLE)]
     # A table without rows still has a heading to name the columns by.
     columns = choose_columns(
-        first or [dict.fromkeys(heading)], subject=f"table {path}", image=image_column, caption=caption_column
+        first or [dict.fromkeys(heading)],
+        subject=f"table {path}",
+        image=image_column,
+        caption=caption_column,
+        short=short_caption_column,
     )
     root = Path(image_root) if image_root is not None else path.parent
     parse = partial(_parse, heading=heading, separator=separator)
