@@ -55,6 +55,7 @@ class TrainConfig:
         {}, "start from scratch: standard deviations of token_embeddings, text_positions, vision_positions"
     )
     attn_implementation: str = setting("eager", "attention of transformers: eager (fastest on CPU) or sdpa")
+    text_pass: str = setting("packed", "packed: compute only what is read; grouped: by length, as the shipped encoders")
     train_data: str = setting("shapes", "shapes, a file or folder of pictures with captions, or KIND:PATH")
     train_data_dir: str | None = setting(None, "folder that the pictures' paths start from; null: the reader's own")
     image_column: str | None = setting(None, "column of the picture in your own list; null: the usual names")
@@ -101,6 +102,7 @@ class TrainConfig:
         _choose("mixed_precision", self.mixed_precision, ("no", "bf16"))
         _choose("report_to", self.report_to, ("none", "tensorboard"))
         _choose("attn_implementation", self.attn_implementation, ("eager", "sdpa"))
+        _choose("text_pass", self.text_pass, ("packed", "grouped"))
         for name, value in RECIPES[self.recipe].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

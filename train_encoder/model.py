@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from debias_sd.encoder import stretch_encoder
+from train_encoder.packing import encode_packed, pooled_image, use_packed_attention
 
 if TYPE_CHECKING:
     from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
@@ -135,40 +136,71 @@ class FrozenRows:
             self.table[: self.rows] = self.values
 
 
-class Towers(nn.Module):
-    """Both towers and, with grounding, its heads, in one module, so that one DistributedDataParallel wraps them all."""
+class States(NamedTuple):
+    """What a tower makes of a batch: pooler_output [b, w]; last_hidden_state [b, L, w], None where nothing reads it."""
 
-    def __init__(self, clip: CLIPModel, heads: nn.Module | None = None) -> None:
+    pooler_output: Tensor
+    last_hidden_state: Tensor | None
+
+
+class Towers(nn.Module):
+    """Both towers and, with grounding, its heads, in one module, so that one DistributedDataParallel wraps them all.
+
+    Both ways to read a batch give the same features and gradients. `packed` computes nothing that nothing reads
+    (`packing.py`); `grouped` reads captions of like length together, each kind in a pass of its own, and was there
+    first: the shipped encoders are made with it, to the bit.
+    """
+
+    def __init__(self, clip: CLIPModel, config: TrainConfig, heads: nn.Module | None = None) -> None:
         super().__init__()
         self.clip, self.heads = clip, heads
+        self.packed, self.pad_id = config.text_pass == "packed", config.pad_id
+        self.reads_states = heads is not None or bool(config.stay_close_weight)
+        self.whole_layers = False  # set where an engine gathers a layer's weights when the layer is called
+        if self.packed:
+            use_packed_attention(clip.text_model)
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return image, text and (with two captions) short features, not normalised, [b, d]; logit_scale;
-        text_hidden [b, L, w] after the final norm; with heads their loss, grounding."""
-        vision = self.clip.vision_model(pixel_values=batch["pixel_values"])
-        text = encode_by_length(self.clip.text_model, batch["input_ids"])
+        text_hidden [b, L, w] after the final norm, where something reads it; with heads their loss, grounding."""
+        vision = None if "image_features" in batch else self._read_pictures(batch["pixel_values"])
+        text, short = self._read_captions(batch["input_ids"], batch.get("short_ids"))
+        image = batch["image_features"] if vision is None else self.clip.visual_projection(vision.pooler_output)
         out = {
-            "image": self.clip.visual_projection(vision.pooler_output),
+            "image": image,
             "text": self.clip.text_projection(text.pooler_output),
-            "text_hidden": text.last_hidden_state,
             "logit_scale": self.clip.logit_scale * 1.0,  # a new tensor: DDP must see it come out of the forward pass
         }
-        if "short_ids" in batch:
-            short = encode_by_length(self.clip.text_model, batch["short_ids"])
-            out["short"] = self.clip.text_projection(short.pooler_output)
+        if text.last_hidden_state is not None:
+            out["text_hidden"] = text.last_hidden_state
+        if short is not None:
+            out["short"] = self.clip.text_projection(short)
         if self.heads is not None:
             out["grounding"] = self.heads.loss(batch, vision, text)
         return out
 
+    def _read_pictures(self, pixel_values: Tensor) -> States:
+        if self.packed and not self.whole_layers and self.heads is None:
+            return States(pooled_image(self.clip.vision_model, pixel_values), None)
+        vision = self.clip.vision_model(pixel_values=pixel_values)
+        return States(vision.pooler_output, vision.last_hidden_state)
 
-class TextStates(NamedTuple):
-    """What the text tower makes of a batch: last_hidden_state [b, L, w] after the final norm, pooler_output [b, w]."""
+    def _read_captions(self, ids: Tensor, short_ids: Tensor | None) -> tuple[States, Tensor | None]:
+        """The states of the long captions, and the pooled ones of the short captions."""
+        model = self.clip.text_model
+        if not self.packed:
+            text = encode_by_length(model, ids)  # first: the order decides how gradients round
+            return text, None if short_ids is None else encode_by_length(model, short_ids).pooler_output
+        captions = [ids] if short_ids is None else [ids, short_ids]
+        length = max(part.shape[1] for part in captions)
+        both = torch.cat([F.pad(part, (0, length - part.shape[1]), value=self.pad_id) for part in captions])
+        options = {"states": self.reads_states, "whole_layers": self.whole_layers}
+        pooled, hidden = encode_packed(model, both, pad_id=self.pad_id, **options)
+        text = States(pooled[: len(ids)], None if hidden is None else hidden[: len(ids), : ids.shape[1]])
+        return text, None if short_ids is None else pooled[len(ids) :]
 
-    last_hidden_state: Tensor
-    pooler_output: Tensor
 
-
-def encode_by_length(text_model: CLIPTextModel, ids: Tensor) -> TextStates:
+def encode_by_length(text_model: CLIPTextModel, ids: Tensor) -> States:
     """Return the states of `ids` [b, L], hidden ones behind the end tokens zero or not to be used.
 
     The captions are read in groups of like length, each cut at its longest: under the causal mask nothing changes for
@@ -182,7 +214,7 @@ def encode_by_length(text_model: CLIPTextModel, ids: Tensor) -> TextStates:
         pooled.append(part.pooler_output)
         hidden.append(F.pad(part.last_hidden_state, (0, 0, 0, ids.shape[1] - part.last_hidden_state.shape[1])))
     back = order.argsort()
-    return TextStates(torch.cat(hidden)[back], torch.cat(pooled)[back])
+    return States(torch.cat(pooled)[back], torch.cat(hidden)[back])
 
 
 def make_heads(model: CLIPModel, config: TrainConfig) -> nn.Module | None:

@@ -67,7 +67,7 @@ def prepare(config: TrainConfig) -> Run:
     model, tokenizer = load_start(config)
     stay_close = StayClose(model.text_model) if config.stay_close_weight else None
     model = stretch_start(model, tokenizer, config)
-    towers = Towers(model, make_heads(model, config))
+    towers = Towers(model, config, make_heads(model, config))
     wrapped = accelerator.prepare(towers.train())
     if stay_close is not None:
         stay_close.start.to(accelerator.device)
