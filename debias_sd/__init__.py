@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "TextEncoder": "encoder",
-    "count_tokens": "tokens",
+    "count_tokens": "token_report",
     "encode_prompt": "conditioning",
     "load_debias_pipeline": "pipeline",
     "load_encoder": "encoder",

@@ -30,7 +30,7 @@ from debias_sd.encoder_folder import (
     replace_folder,
 )
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
-from debias_sd.tokens import count_tokens, tokenize
+from debias_sd.tokens import tokenize, unknown_words
 
 Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)
 
@@ -158,7 +158,7 @@ class TextEncoder:
 
     def unknown_words(self, prompt: str) -> tuple[str, ...]:
         """Return the words of `prompt` that this encoder was never trained on; none when it has no such list."""
-        return count_tokens(self.tokenizer, prompt, known_words=self.known_words).unknown_words
+        return unknown_words(prompt, self.known_words)
 
     def save(self, folder: str | Path) -> None:
         """Write the encoder folder in one step; one that is there is replaced only when all is written."""

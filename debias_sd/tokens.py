@@ -1,4 +1,4 @@
-"""Text to padded token ids, front padding, and a report of what an encoder reads and loses of a prompt.
+"""Text to padded token ids, front padding, and the words that a small vocabulary lacks.
 
 Source of the front padding: DeBias-CLIP (arXiv 2602.22419): `[SOT, PAD x n_pre, text, EOT, PAD x (n_post - n_pre)]`.
 The pad id belongs to the model: with a causal mask the pooled vector does not depend on the pads behind EOT, every
@@ -9,7 +9,6 @@ Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
 import random
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
@@ -101,60 +100,6 @@ def front_pad(
     is_front = (slots >= 1) & (slots <= counts[:, None])
     source = torch.where(slots == 0, slots, slots - counts[:, None]).clamp(min=0)
     return ids.gather(1, source).masked_fill(is_front, pad_id)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What an encoder of `length` positions reads of a prompt; `kept + lost` is the prompt."""
-
-    length: int
-    kept: str
-    lost: str
-    kept_tokens: int
-    lost_tokens: int
-
-
-@dataclass(frozen=True)
-class TokenReport:
-    """Tokens of a prompt, start and end token not counted, and what each length reads of it."""
-
-    tokens: int
-    readings: dict[int, Reading]
-    unknown_words: tuple[str, ...]
-
-
-def count_tokens(
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: str,
-    *,
-    lengths: Sequence[int] = CONTEXTS,
-    known_words: Collection[str] | None = None,
-) -> TokenReport:
-    """Return how many tokens `prompt` has and which part of it is cut at each of `lengths` positions.
-
-    A word that is cut in the middle is reported as the tokens cut it; a character whose bytes are cut apart counts as
-    lost. `known_words` (lower case) are the words a small tokenizer's encoder was trained on; None reports none.
-    """
-    for length in lengths:
-        if length < 2:
-            raise ValueError(f"length is {length}, start and end token need at least 2; use 77 or 248.")
-    check_text(prompt)
-    # verbose=False: the tokenizer's own warning about its maximal length is what this report replaces.
-    encoded = tokenizer(
-        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
-    )
-    starts = [start for start, _ in encoded["offset_mapping"]]
-    readings = {length: _reading(prompt, starts, length=length) for length in lengths}
-    return TokenReport(tokens=len(starts), readings=readings, unknown_words=unknown_words(prompt, known_words))
-
-
-def _reading(prompt: str, starts: list[int], *, length: int) -> Reading:
-    """Return the reading of `length` positions, two of which hold start and end token."""
-    kept = min(len(starts), length - 2)
-    cut = starts[kept] if kept < len(starts) else len(prompt)
-    return Reading(
-        length=length, kept=prompt[:cut], lost=prompt[cut:], kept_tokens=kept, lost_tokens=len(starts) - kept
-    )
 
 
 def unknown_words(prompt: str, known_words: Collection[str] | None) -> tuple[str, ...]:

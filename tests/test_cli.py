@@ -1,6 +1,5 @@
 """`debias-sd`: results where they belong, one sentence and exit code 2 for a user's fault, quick help."""
 
-import json
 import subprocess
 import sys
 
@@ -85,26 +84,6 @@ def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
     assert f"warning: encoder {models / 'long'} was never trained on: dragon\n" in err
     _, _, err = call(capsys, "tokens", "a red dragon", "--encoder", models / "long")
     assert err.endswith("was never trained on: dragon\n")
-
-
-def test_tokens_says_what_is_read_and_lost(models, capsys):
-    prompt = "cat " * 80 + "dog"
-    code, said, _ = call(capsys, "tokens", prompt, "--encoder", models / "short", "--encoder", models / "long")
-    assert code == 0
-    assert said.splitlines() == [
-        f"{models / 'short'}: reads 75 of 81 tokens (77 positions), loses: cat cat cat cat cat dog",
-        f"{models / 'long'}: reads 81 of 81 tokens (248 positions), loses nothing",
-    ]
-
-
-def test_tokens_as_json(models, capsys):
-    code, said, err = call(capsys, "tokens", "a red dragon", "--encoder", models / "long", "--json")
-    assert (code, err) == (0, "")
-    (row,) = json.loads(said)["encoders"]
-    assert row == {
-        "encoder": str(models / "long"), "tokens": 3, "length": 248, "kept": "a red dragon", "lost": "",
-        "kept_tokens": 3, "lost_tokens": 0, "unknown_words": ["dragon"],
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

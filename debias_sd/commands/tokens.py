@@ -1,11 +1,19 @@
-"""`debias-sd tokens`: what each text encoder reads of a prompt, and what it loses."""
+"""`debias-sd tokens`: what each text encoder reads of a prompt, window by window, and what it loses."""
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.terminal import quiet_loading, say
+from debias_sd.commands.terminal import quiet_loading, say, warn
+from debias_sd.commands.token_picture import Screen, picture
+
+if TYPE_CHECKING:
+    from debias_sd.token_report import TokenReport
 
 HELP = "what each encoder reads and loses of a prompt"
 
@@ -19,38 +27,101 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FOLDER|ID",
         help="base, long-clip, debias, a folder or a hub id; may be repeated (default: the three)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--base", metavar="FOLDER", help="a pipeline's folder: all of its text encoders")
+    parser.add_argument("--weighting", choices=("a1111",), help="read (weights:1.3) and BREAK; they cost no tokens")
+    parser.add_argument("--words", action="store_true", help="show how many tokens each word has")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all texts in full")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read only tokenizers: no weights are loaded."""
     prompt = read_prompt(arguments)
-    from debias_sd.encoder_folder import EMBEDDED
-
     quiet_loading()
-    rows = [token_row(name, prompt) for name in arguments.encoder or EMBEDDED]
+    found = list(_reports(arguments, prompt))
     if arguments.json:
-        say(json.dumps({"prompt": prompt, "encoders": rows}, indent=2, ensure_ascii=False))
+        rows = [_row(name, own, report) for name, own, report in found]
+        plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        say(json.dumps({"prompt": prompt, "encoders": rows}, indent=2, ensure_ascii=plain))
         return 0
-    for row in rows:
-        say(_line(row))
-        warn_unknown_words(str(row["encoder"]), row["unknown_words"])
+    screen = Screen.of_output()
+    encoding = sys.stdout.encoding or "ascii"
+    for name, own, report in found:
+        text = picture(name, report, screen, own=own, words=arguments.words)
+        say(text.encode(encoding, "replace").decode(encoding))
+        warn_unknown_words(name, report.unknown_words)
+    _warn_of_tags(prompt, weighting=arguments.weighting)
     return 0
 
 
-def token_row(name: str, prompt: str) -> dict[str, object]:
-    """Return what the encoder `name` reads of `prompt`: counts, kept and lost text, words it was never trained on."""
-    from debias_sd.encoder_folder import find_encoder_folder, read_known_words, read_tokenizer
-    from debias_sd.tokens import count_tokens
+def _warn_of_tags(prompt: str, *, weighting: str | None) -> None:
+    from debias_sd.markup import parse_a1111
 
-    folder = find_encoder_folder(name)
-    tokenizer = read_tokenizer(folder)
-    length = tokenizer.model_max_length
-    report = count_tokens(tokenizer, prompt, lengths=(length,), known_words=read_known_words(folder))
-    return {"encoder": name, "tokens": report.tokens, **asdict(report.readings[length]),
-            "unknown_words": list(report.unknown_words)}  # fmt: skip
+    tags = parse_a1111(prompt).tags
+    if tags:
+        what = "is left out" if weighting else "is read as text"
+        warn(f"{', '.join(tags)} in the prompt loads nothing and {what}; load it into the pipeline itself.")
 
 
-def _line(row: dict[str, object]) -> str:
-    head = f"{row['encoder']}: reads {row['kept_tokens']} of {row['tokens']} tokens ({row['length']} positions)"
-    return f"{head}, loses: {row['lost']}" if row["lost_tokens"] else f"{head}, loses nothing"
+def _reports(arguments: argparse.Namespace, prompt: str) -> Iterator[tuple[str, int, "TokenReport"]]:
+    """Yield name, own length and report of each encoder that is asked for."""
+    from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_known_words, read_tokenizer
+    from debias_sd.token_report import CONTEXTS, count_slot
+
+    names = arguments.encoder or ([] if arguments.base else EMBEDDED)
+    for name in names:
+        folder = find_encoder_folder(name)
+        tokenizer, known = read_tokenizer(folder), read_known_words(folder)
+        own = tokenizer.model_max_length
+        lengths = sorted({*CONTEXTS, own})
+        yield (
+            name,
+            own,
+            count_slot(tokenizer, prompt, lengths=lengths, known_words=known, weighting=arguments.weighting),
+        )
+    if arguments.base:
+        yield from _pipeline_reports(Path(arguments.base).expanduser(), prompt, weighting=arguments.weighting)
+
+
+def _pipeline_reports(folder: Path, prompt: str, *, weighting: str | None) -> Iterator[tuple[str, int, "TokenReport"]]:
+    from transformers import AutoTokenizer
+
+    from debias_sd.encoder_folder import read_json, read_tokenizer
+    from debias_sd.families import family_of
+    from debias_sd.token_report import CONTEXTS, count_slot
+
+    if not (folder / "model_index.json").is_file():
+        raise ValueError(f"base {folder} has no model_index.json; give the folder of a whole pipeline.")
+    index = read_json(folder / "model_index.json")
+    if not isinstance(index, dict):
+        raise ValueError(f"model_index.json of base {folder} is not a JSON object; copy the folder again.")
+    for slot in family_of(index, index.get("_class_name", str(folder))).slots:
+        place = folder / slot.tokenizer
+        if slot.kind == "clip":
+            tokenizer = read_tokenizer(place)
+        else:
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(place)
+            except Exception as error:  # the Rust library raises bare Exception
+                raise ValueError(f"the tokenizer files in {place} are damaged; copy them again.") from error
+        own = tokenizer.model_max_length
+        lengths = sorted({*CONTEXTS, own}) if slot.kind == "clip" else ()
+        report = count_slot(tokenizer, prompt, lengths=lengths, weighting=weighting, kind=slot.kind)
+        yield f"{folder}/{slot.encoder}", own, report
+
+
+def _row(name: str, own: int, report: "TokenReport") -> dict[str, object]:
+    """Return what is printed as JSON of an encoder; its own length comes first, by itself."""
+    readings = {str(length): asdict(reading) for length, reading in report.readings.items()}
+    here = report.readings.get(own) or list(report.readings.values())[-1]
+    return {
+        "encoder": name,
+        "tokens": report.tokens,
+        **{key: value for key, value in asdict(here).items() if key != "windows"},
+        "unknown_words": list(report.unknown_words),
+        "readings": readings,
+        "words": [
+            {"word": word.text, "tokens": len(word.parts), "parts": list(word.parts), "weight": word.weight}
+            for word in report.words
+        ],
+        "left_out": list(report.tags),
+    }
