@@ -1,7 +1,5 @@
 """The comparison through gradio's HTTP API: /compare, described in docs/app.md."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -57,7 +55,7 @@ def compare_endpoint(models: Models, settings: Settings) -> Callable[..., AsyncI
         negative: str = "",
         encoders: list[str] | None = None,
         side: int | None = None,
-    ):
+    ) -> dict:  # gradio reads this as the type of one answer
         """Draw one prompt with several encoders; the last answer holds the pictures as PNG data addresses."""
         raw = {"prompt": prompt, "seed": seed, "seeds": seeds, "negative": negative, "encoders": encoders, "side": side}
         raw |= {name: value for name, value in (("steps", steps), ("guidance", guidance)) if value is not None}

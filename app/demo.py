@@ -8,6 +8,7 @@ import gradio as gr
 
 from app import look
 from app.api import compare_endpoint
+from app.assets import read_asset
 from app.events import Events
 from app.examples import examples
 from app.keep import downloads_html
@@ -27,6 +28,7 @@ _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-pick]");
   if (button) trigger("pick", { index: Number(button.dataset.pick) });
 });"""
+_TO_STAGE = "() => { document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' }); }"
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -88,9 +90,7 @@ def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
                 )  # fmt: skip
     parts["rulers"] = gr.HTML(rulers_html(first, models), elem_id="rulers")
     with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
-        parts["sentences"] = gr.HTML(
-            sentences_html(first), elem_id="sentences", js_on_load=look.read_asset("sentences.js")
-        )
+        parts["sentences"] = gr.HTML(sentences_html(first), elem_id="sentences", js_on_load=read_asset("sentences.js"))
     return parts
 
 
@@ -145,9 +145,11 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
         prompt,
         **_QUICK,
     )
-    parts["surprise"].click(lambda: events.surprise(random.SystemRandom()), None, prompt, **_QUICK)
+    surprised = [prompt, parts["example"]]
+    parts["surprise"].click(lambda: (events.surprise(random.SystemRandom()), None), None, surprised, **_QUICK)
+    parts["go"].click(None, js=_TO_STAGE, api_visibility="private")
     run = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    drawn = parts["go"].click(events.compare, [session, parts["blind"], *asked], shown, trigger_mode="once", **run)
+    drawn = parts["go"].click(events.draw, [session, parts["blind"], *asked], shown, trigger_mode="once", **run)
     drawn.then(events.show_kept, session, kept, **_QUICK)
     parts["cancel"].click(events.cancel, session, None, **_QUICK)
     for place, button in enumerate(parts["choices"]):
@@ -160,7 +162,6 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
     parts["gallery"].pick(events.pick, session, kept, **_QUICK)
     parts["use"].click(events.use_json, parts["json"], asked, **_QUICK)
     demo.load(events.use_link, None, asked, **_QUICK)
-    demo.unload(lambda: None)
 
 
 def launch(demo: gr.Blocks, settings: Settings) -> None:
@@ -179,6 +180,6 @@ def launch(demo: gr.Blocks, settings: Settings) -> None:
         show_error=False,
         ssr_mode=False,
         theme=look.theme(),
-        css=look.read_asset("style.css"),
+        css=read_asset("style.css"),
         head=look.head(),
     )

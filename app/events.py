@@ -52,7 +52,7 @@ class Events:
         except ValueError as error:
             raise gr.Error(_capital(str(error)), print_exception=False) from None
 
-    async def compare(self, session: Session, blind: bool, *values: Any) -> AsyncIterator[tuple[Any, ...]]:
+    async def draw(self, session: Session, blind: bool, *values: Any) -> AsyncIterator[tuple[Any, ...]]:
         """Draw, and show each panel as it changes."""
         run = start_run(self._checked(values), self.models)
         session.run = run
@@ -65,10 +65,13 @@ class Events:
                 shown, update = self._update(session, state, shown)
                 yield update
         except ValueError as error:  # the line is full
+            session.ballot = None
+            run.stop_all()
+            yield self._update(session, run, [], over=True)[1]
             raise gr.Error(_capital(str(error)), print_exception=False) from None
         if session.ballot is None:
             session.keep(run)
-        elif not all(track.pictures for track in run.tracks) or run.stop.is_set() and not run.is_over:
+        elif any(track.state == "stopped" for track in run.tracks):  # nothing to vote on
             session.ballot = None
         yield self._update(session, run, [], over=True)[1]
 
@@ -77,12 +80,13 @@ class Events:
     ) -> tuple[list[str], tuple[Any, ...]]:
         """New panels, and the updates of all outputs; a panel that is as before is skipped."""
         panels = self._panels(session, run, over=over)
-        changed = [
-            gr.skip() if old == new else new for old, new in zip(before or [""] * len(panels), panels, strict=True)
+        old = before or [None] * len(panels)
+        updates = [
+            gr.skip() if was == html else gr.update(value=html, visible=bool(html))
+            for was, html in zip(old, panels, strict=True)
         ]
         voting = over and session.is_blind
         status = status_of(run) if not session.is_blind else self._blind_status(session, run, over=over)
-        updates = [gr.update(value=html, visible=bool(html)) if isinstance(html, str) else html for html in changed]
         return panels, (
             f'<div class="status" role="status" aria-live="polite">{escape(status)}</div>',
             *updates,

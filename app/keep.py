@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from app.look import read_asset
+from app.assets import read_asset
 from app.previews import data_url
 from app.run import Run
 from app.scores import mean_of

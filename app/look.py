@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gradio as gr
 
-_HERE = Path(__file__).parent
+from app.assets import read_asset
+
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 _MONO = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
@@ -30,11 +29,6 @@ def theme() -> gr.themes.Base:
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
     )
-
-
-def read_asset(name: str) -> str:
-    """The text of one of the app's own files."""
-    return (_HERE / name).read_text(encoding="utf-8")
 
 
 def head() -> str:

@@ -99,7 +99,7 @@ def read_all(models: Models, names: Sequence[str], prompt: str) -> list[Reading]
 def reading_html(readings: Sequence[Reading], prompt: str) -> str:
     """Both plots for light and dark pages, and the numbers as a table."""
     told = {
-        "attention": "Attention from the end token by position, mean over layers and heads",
+        "attention": "Attention from the end token by position, mean over layers and heads; thick: mean of a sentence",
         "sensitivity": "How far the pooled vector turns (1 - cosine) when a sentence is replaced by commas",
     }
     figures = "".join(
@@ -127,14 +127,14 @@ def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
     axes = figure.add_subplot(facecolor="none")
     for reading, colour in zip(readings, _COLOURS[dark], strict=False):
         if kind == "attention":
-            axes.plot(
-                range(1, len(reading.attention) - 1), reading.attention[1:-1], color=colour, label=reading.title, lw=1.4
-            )
+            axes.plot(range(1, len(reading.attention) - 1), reading.attention[1:-1], color=colour, lw=0.8, alpha=0.5)
+            values = [reading.attention[first : last + 1].mean() for first, last in reading.sentences]
         else:
-            values = np.full(len(reading.attention), np.nan)
-            for (first, last), value in zip(reading.sentences, reading.sensitivity, strict=True):
-                values[first : last + 1] = value
-            axes.step(range(len(values)), values, where="mid", color=colour, label=reading.title, lw=2)
+            values = reading.sensitivity
+        steps = np.full(len(reading.attention), np.nan)
+        for (first, last), value in zip(reading.sentences, values, strict=True):
+            steps[first : last + 1] = value
+        axes.step(range(len(steps)), steps, where="mid", color=colour, label=reading.title, lw=2.2)
     for _, last in max((reading.sentences for reading in readings), key=len, default=()):
         axes.axvline(last + 0.5, color=rule, lw=1, ls="--", zorder=0)
     if kind == "attention":

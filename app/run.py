@@ -83,6 +83,12 @@ class Run:
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     """Set by whoever cancels: the run ends after its current step."""
 
+    def stop_all(self) -> None:
+        """Mark what has not ended as stopped, for a run that never began."""
+        self.before = None
+        for track in self.tracks:
+            track.state = track.state if track.state in ("done", "failed") else "stopped"
+
     @property
     def is_over(self) -> bool:
         return all(track.state in ("done", "failed", "stopped") for track in self.tracks)

@@ -47,7 +47,10 @@ def blind_panel_html(picture: Picture | None, place: int) -> str:
     if picture is None:
         body = '<div class="frame empty"><p>no picture: it failed</p></div>'
     else:
-        body = f'<div class="frame"><img src="{data_url(picture.image)}" alt="Picture {letter} of this round"></div>'
+        image = (
+            f'<img class="{_pixelated(picture)}" src="{data_url(picture.image)}" alt="Picture {letter} of this round">'
+        )
+        body = f'<div class="frame">{image}</div>'
     return _panel(f"Picture {letter}", "", body, state="done")
 
 
@@ -97,15 +100,18 @@ def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> st
         for index, sentence in enumerate(sentences)
         for left, top, width, height in boxes_of(sentence)
     )
-    pixelated = " pixelated" if picture.image.shape[0] <= 64 else ""
     alt = f"Drawn with {track.title}, seed {picture.seed}"
     done = sum(verdict.mark == "drawn" for verdict in picture.verdicts)
     judged = sum(verdict.mark != "not judged" for verdict in picture.verdicts)
     caption = f"seed {picture.seed}" + (f" · {done} of {judged}" if judged else "")
     return (
-        f'<figure><div class="frame"><img class="{pixelated.strip()}" src="{data_url(picture.image)}" '
+        f'<figure><div class="frame"><img class="{_pixelated(picture)}" src="{data_url(picture.image)}" '
         f'alt="{escape(alt)}">{boxes}</div><figcaption>{caption}</figcaption></figure>'
     )
+
+
+def _pixelated(picture: Picture) -> str:
+    return "pixelated" if picture.image.shape[0] <= 64 else ""
 
 
 def _progress_html(track: Track) -> str:
@@ -127,8 +133,7 @@ def _percent(value: float | None) -> str:
 
 def _with_interval(values: Sequence[float | None]) -> str:
     interval = interval_of(values)
-    known = [value for value in values if value is not None]
-    between = "" if interval is None else f" <small>({interval[0]:.0f} to {interval[1]:.0f}, n = {len(known)})</small>"
+    between = "" if interval is None else f" <small>({interval[0]:.0f} to {interval[1]:.0f})</small>"
     return f"<b>{_percent(mean_of(values))}</b>{between}"
 
 
@@ -165,7 +170,7 @@ def _verdicts_html(sentences: Sequence[Sentence], pictures: Sequence[Picture]) -
             kind, mark = marks[0], marks[0]
         else:
             drawn = marks.count("drawn")
-            mark = f"{drawn} of {len(marks)} seeds"
+            mark = f"{drawn} of {len(marks)}"
             kind = "drawn" if drawn == len(marks) else "missing" if not drawn else "some"
         found = verdicts[0].found if len(verdicts) == 1 else ""
         told = f"score {score:.2f}" if score is not None else ""
