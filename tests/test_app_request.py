@@ -1,0 +1,136 @@
+"""What the server lets through, whatever the page allowed; settings as JSON, link and command line."""
+
+import math
+import shlex
+
+import pytest
+
+from app.request import LINK_CHARACTERS, Request, check_request, read_json, read_query
+from app.settings import PROMPT_CHARACTERS, Settings, read_encoders
+from debias_sd.cli import build_parser
+
+EMBEDDED = Settings()
+REAL = Settings(base="org/sd", encoders={"Mine": "folder/one", "CLIP": "base"})
+
+
+def test_missing_values_are_the_pipelines_own():
+    assert check_request({"prompt": "A star."}, EMBEDDED) == Request("A star.", ("base", "long-clip", "debias"))
+    real = check_request({"prompt": "A star."}, REAL)
+    assert (real.steps, real.guidance, real.encoders) == (30, 7.5, ("Mine", "CLIP"))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": " \n\t"}, "the prompt is empty"),
+        (
+            {"prompt": "a" * (PROMPT_CHARACTERS + 1)},
+            "the prompt has 20,001 characters, allowed are 20,000; shorten it.",
+        ),
+        ({"prompt": 7}, "the prompt is of type int"),
+        ({"prompt": "a \ud800 star"}, "not valid text"),
+        ({"negative": "a" * 2001}, "the negative prompt has 2,001 characters"),
+        ({"seed": -1}, "the seed is -1, allowed are 0 to 4294967295"),
+        ({"seed": 2**32}, "the seed is 4294967296"),
+        ({"seed": 1.5}, "the seed is 1.5"),
+        ({"seed": True}, "the seed is True"),
+        ({"seed": math.nan}, "the seed is nan"),
+        ({"seed": "0"}, "the seed is '0'"),
+        ({"seeds": 9}, "the number of seeds is 9, allowed are 1 to 8"),
+        ({"seeds": 0}, "the number of seeds is 0"),
+        ({"steps": 101}, "the number of steps is 101, allowed are 1 to 100"),
+        ({"steps": None}, "the number of steps is None"),
+        ({"guidance": math.inf}, "the guidance is inf, allowed are 0 to 20"),
+        ({"guidance": -0.5}, "the guidance is -0.5"),
+        ({"side": 512}, "the embedded pipeline draws 48 x 48 pixels only"),
+        ({"encoders": []}, "no encoder is chosen"),
+        ({"encoders": "base"}, "no encoder is chosen"),
+        ({"encoders": ["/etc/passwd"]}, "there is no encoder '/etc/passwd'; choose of base, long-clip, debias."),
+        ({"encoders": ["openai/clip"]}, "there is no encoder 'openai/clip'"),
+        ({"encoders": [["base"]]}, "there is no encoder"),
+        ({"base": "org/other"}, "the settings hold 'base', allowed are encoders, guidance"),
+    ],
+)
+def test_each_fault_is_one_sentence(change, sentence):
+    with pytest.raises(ValueError, match=".") as caught:
+        check_request({"prompt": "A star."} | change, EMBEDDED)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sizes_are_those_of_the_list():
+    assert check_request({"prompt": "A star.", "side": 512}, REAL).side == 512
+    for side in (513, 100_000, True, "512"):
+        with pytest.raises(ValueError, match="the size is"):
+            check_request({"prompt": "A star.", "side": side}, REAL)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["A star.", 'He said: "no" & left\n\nthen <b>\u202e.', "🙂 星がある。 مرحبا", "a" * 20_000]
+)
+def test_json_and_link_repeat_the_run(prompt):
+    request = Request(prompt, ("debias",), negative="blue, 50 %", seed=2**32 - 1, seeds=3, steps=7, guidance=2.5)
+    assert check_request(read_json(request.as_json()), EMBEDDED) == request
+    query = request.as_query()
+    if len(prompt) > LINK_CHARACTERS:
+        assert query is None
+    else:
+        assert check_request(read_query(query + "&__theme=dark"), EMBEDDED) == request
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '"prompt"', "[" * 100_000, "null"])
+def test_other_texts_are_no_settings(text):
+    with pytest.raises(ValueError, match="the settings are"):
+        read_json(text)
+
+
+def test_a_link_of_nonsense_is_refused_like_any_request():
+    with pytest.raises(ValueError, match="the number of steps is 'many'"):
+        check_request(read_query("prompt=A+star.&steps=many"), EMBEDDED)
+
+
+@pytest.mark.parametrize("prompt", ["A star.", "--steps 3", 'it\'s $(rm -rf ~) `x`; \\ "q"\nnext'])
+def test_the_command_line_is_the_same_comparison(prompt):
+    request = Request(prompt, ("base", "debias"), seed=5, steps=9, guidance=3.5)
+    words = shlex.split(request.as_command(EMBEDDED, seed=6))
+    assert words[0] == "debias-sd"
+    arguments = build_parser().parse_args(words[1:])
+    assert (arguments.prompt, arguments.encoders, arguments.base) == (prompt, ["base", "debias"], None)
+    assert (arguments.seed, arguments.steps, arguments.guidance_scale) == (6, 9, 3.5)
+
+
+def test_folders_are_named_on_a_private_page_only():
+    request = Request("A star.", ("Mine",))
+    assert "folder/one" in request.as_command(REAL)
+    for open_page in (
+        Settings(base="org/sd", encoders=REAL.encoders, host="0.0.0.0"),
+        Settings(base="org/sd", encoders=REAL.encoders, share=True),
+    ):
+        command = request.as_command(open_page)
+        assert "folder/one" not in command
+        assert "org/sd" not in command
+
+
+def test_the_operators_words():
+    assert read_encoders(["debias", "Mine=runs/a=b", "org/x-sd/"]) == {
+        "debias": "debias", "Mine": "runs/a=b", "x-sd": "org/x-sd/",
+    }  # fmt: skip
+    for words, sentence in ((["=x"], "'=x'"), (["a="], "'a='"), (["a", "b/a"], "'a' twice")):
+        with pytest.raises(ValueError, match=sentence):
+            read_encoders(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"encoders": {}}, "names 0, allowed are 1 to 6"),
+        ({"encoders": {f"e{i}": "base" for i in range(7)}}, "names 7"),
+        ({"encoders": {"<b>": "base"}}, "has the name '<b>'"),
+        ({"dtype": "int8"}, "--dtype is int8"),
+        ({"port": 70000}, "--port is 70000"),
+    ],
+)
+def test_an_operators_fault_is_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Settings(**options)
