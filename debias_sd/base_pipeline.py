@@ -1,6 +1,7 @@
 """The base pipeline: found as a folder, a hub id or a single file, and loaded by diffusers with every fault named."""
 
 import json
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def _load_file(path: Path, options: dict[str, object]) -> DiffusionPipeline:
                 f"base {path} is a checkpoint of {kind}, supported are those of Stable Diffusion 1.x, 2.x, XL with its "
                 "refiner, 3 and FLUX; give one of these, or config= the folder of its pipeline."
             )
-    except (*_LOADING_FAULTS, EOFError) as error:
+    except (*_LOADING_FAULTS, EOFError, pickle.UnpicklingError) as error:
         if isinstance(error, ValueError) and str(error).startswith("base "):
             raise
         raise ValueError(f"base {path} is damaged or no checkpoint ({type(error).__name__}); copy it again.") from error

@@ -43,6 +43,8 @@ from transformers import (
     T5TokenizerFast,
 )
 
+from debias_sd.encoder import TextEncoder
+
 WIDTH_2 = 48  # of the second CLIP encoder
 PROJECTION_2 = 24  # of its pooled vector
 WIDTH_SD2 = 64
@@ -62,6 +64,12 @@ def tiny_projected_encoder(
     torch.nn.init.normal_(embeddings.position_embedding.weight, std=0.2)
     torch.nn.init.normal_(model.text_projection.weight, std=0.2)
     return model.eval()
+
+
+def second_encoder(*, length: int = 248, projection: int = PROJECTION_2) -> TextEncoder:
+    """One that fits the second CLIP slot of SDXL and Stable Diffusion 3."""
+    model = tiny_projected_encoder(length, projection=projection, seed=12, eos_token_id=49407)
+    return TextEncoder(model.text_model, clip_tokenizer(length), projection=model.text_projection.weight.detach())
 
 
 def tiny_t5(*, width: int = WIDTH_T5, seed: int = 3) -> T5EncoderModel:
