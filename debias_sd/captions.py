@@ -6,7 +6,7 @@ sentence splitter and no join string: here it is `split_sentences`, and sentence
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 # A stop with the quotes and brackets that close behind it. Western stops count only before white space (so "3.5" and
 # "a.jpg" are whole); full-width stops need none. A line break counts by itself.
@@ -15,6 +15,9 @@ _STOP = re.compile(
     r"""|(?<![.!?…])(?P<stop>[.!?…]+)(?P<closing>["'”’»)\]}*]*)(?:\s+|$)"""
     r"""|(?P<line>\n\s*)"""
 )
+_MARK = re.compile("[。！？｡.!?…\n]")  # what every match of _STOP starts with: found ten times faster
+_ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # "U.S", "J.R.R"
+_FIRST_WORD = re.compile(r"\W*([\w'’]*)")
 _WORD = re.compile(r"[^\s\"'“”‘’«»()\[\]{}]+$")
 
 # Always followed by the rest of their sentence.
@@ -50,7 +53,7 @@ def _ends_sentence(before: str, stop: str, closing: str, after: str) -> bool:
     head = before[: len(before) - len(word)].rstrip(" (\"'“‘«[")
     if word.isdigit() and not head:  # "1. A cat" of a numbered list
         return False
-    following = re.match(r"\W*([\w'’]*)", after).group(1)
+    following = _FIRST_WORD.match(after).group(1)
     return not _is_abbreviation(word, head=head, following=following)
 
 
@@ -67,8 +70,18 @@ def _is_abbreviation(word: str, *, head: str, following: str) -> bool:
     if lower in _BEFORE_NAMES and word[0].isupper():
         return not opens
     initial = len(word) == 1 and word.isupper() and word != "I"  # "A. Smith", not "than I. Then"
-    acronym = re.fullmatch(r"(?:[^\W\d_]\.)+[^\W\d_]", word) is not None  # "U.S", "J.R.R"
+    acronym = "." in word and _ACRONYM.fullmatch(word) is not None
     return (initial or acronym) and not opens
+
+
+def _stops(text: str) -> Iterator[re.Match[str]]:
+    """The matches of `_STOP`, as its `finditer` gives them."""
+    mark = _MARK.search(text)
+    while mark is not None:
+        found = _STOP.match(text, mark.start())
+        if found is not None:
+            yield found
+        mark = _MARK.search(text, mark.end() if found is None else found.end())
 
 
 def split_sentences(text: str) -> list[str]:
@@ -83,7 +96,7 @@ def split_sentences(text: str) -> list[str]:
     """
     sentences: list[str] = []
     start = 0
-    for match in _STOP.finditer(text):
+    for match in _stops(text):
         # A look of 80 characters each way decides; more would make long texts quadratic.
         before = text[max(start, match.start() - 80) : match.start()].strip()
         after = text[match.end() : match.end() + 80]
