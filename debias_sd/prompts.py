@@ -239,11 +239,6 @@ def _window(part: Part, spans: list[tuple[int, int]], text: str) -> tuple[Window
     )
 
 
-def split_windows(tokenizer: PreTrainedTokenizerBase, prompt: str, *, window: int) -> list[list[int]]:
-    """Return the ids of `split_prompt` for one tokenizer."""
-    return [list(found.ids) for (found,) in split_prompt([tokenizer], prompt, window=window)]
-
-
 def pad_window(tokenizer: PreTrainedTokenizerBase, content: Sequence[int], *, window: int) -> list[int]:
     """Return `window` ids: start token, `content`, end token, then the tokenizer's pad id."""
     ids = [tokenizer.bos_token_id, *content, tokenizer.eos_token_id]
