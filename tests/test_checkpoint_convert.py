@@ -99,6 +99,17 @@ def test_image_towers_that_no_clip_model_has(model, folder, tmp_path):
         convert(folder, tmp_path, image_tower=True)
 
 
+def test_a_whole_clip_for_stable_diffusion_2_is_a_contradiction(tmp_path):
+    model = tiny_open_clip()
+    model.transformer.resblocks.extend([model.transformer.resblocks[0]] * 22)
+    path = save_safetensors(model.state_dict(), tmp_path / "h.safetensors")
+    with pytest.raises(
+        ValueError, match=r"--target sd2 leaves out the last layer, a whole CLIPModel needs it; give one"
+    ):
+        convert(path, tmp_path, image_tower=True, target="sd2")
+    assert convert(path, tmp_path).layers == 24  # only for whom it is asked
+
+
 def test_stretch(file, model, tmp_path):
     result = convert(file, tmp_path, stretch=True)
     assert result.positions == 248

@@ -20,6 +20,7 @@ from tiny_checkpoints import (
 )
 
 from debias_sd import cli
+from debias_sd.checkpoints import reading
 from debias_sd.checkpoints.archive import read_torchscript
 from debias_sd.checkpoints.reading import read_source
 
@@ -149,7 +150,7 @@ def test_what_is_no_checkpoint(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
     assert refused(path).startswith("FILE is a zip archive but no torch checkpoint")
-    for content in ([STATE], {"epoch": 1}, STATE["ln_final.bias"]):
+    for content in ([STATE], {"epoch": 1}, {}, STATE["ln_final.bias"]):
         torch.save(content, path)
         assert "state_dict()" in refused(path)
     path.write_bytes(pickle.dumps({"a": 1}))
@@ -181,6 +182,30 @@ def test_an_index_may_name_only_files_of_its_folder(tmp_path):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
     with pytest.raises(ValueError, match=r"model-1\.safetensors cannot be read \(No such file"):
         read_source(folder)
+
+
+def test_a_hub_repository_gives_its_pickles_only_without_safetensors(tmp_path, monkeypatch):
+    """A fake of the hub, and of nothing else: which files are asked for."""
+    folder = save_folder(tiny_transformers(), tmp_path / "snapshot")
+    asked = []
+    monkeypatch.setattr(
+        reading, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or folder
+    )
+    assert read_source("someone/clip").name == "someone/clip"
+    torch.save(read_source("someone/clip").tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert read_source("someone/clip").sha256.keys() == {"pytorch_model.bin"}
+    assert ["pytorch_model*.bin" in patterns for patterns in asked] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x02.", b"\x80\x02]q\x00h\x00a.", b"\x80\x02c__torch__\nM\n)\x81}b.", b"junk"]
+)
+def test_damaged_torchscript_archives(tmp_path, content):
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        archive.writestr("m/data.pkl", content)
+        archive.writestr("m/constants.pkl", b"")
+    assert refused(tmp_path / "m.pt").startswith("FILE ")
 
 
 @pytest.mark.parametrize("name", ["openai/clip-vit-large-patch14", "nowhere/file.pt", "./missing.pt", "a/b/c.pt", ""])

@@ -85,8 +85,8 @@ def is_torchscript(names: list[str], root: str) -> bool:
 def read_torchscript(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a TorchScript archive by attribute name, on the CPU; nothing of it is run.
 
-    Raises pickle.UnpicklingError for a structure that names anything but tensors and modules; KeyError, RuntimeError,
-    TypeError, ValueError and zipfile.BadZipFile for a damaged archive.
+    Raises pickle.UnpicklingError for a structure that names anything but tensors and modules, and whatever reading a
+    damaged archive raises.
     """
     with zipfile.ZipFile(path) as archive:
         root = root_of(archive.namelist())

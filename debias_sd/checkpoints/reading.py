@@ -158,12 +158,16 @@ def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     if not head:
         raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
     if head[:2] == b"PK":
-        return _read_zip(path)
-    if head[8:9] == b"{":
-        return _read_safetensors(path), (), "safetensors"
-    if head[:1] == b"\x80":
-        return *_unwrap(path, _load_pickle(path, mmap=False)), "torch pickle"
-    raise ValueError(f"{path} is no checkpoint (safetensors, torch or TorchScript); give the weights file itself.")
+        found = _read_zip(path)
+    elif head[8:9] == b"{":
+        found = _read_safetensors(path), (), "safetensors"
+    elif head[:1] == b"\x80":
+        found = *_unwrap(path, _load_pickle(path, mmap=False)), "torch pickle"
+    else:
+        raise ValueError(f"{path} is no checkpoint (safetensors, torch or TorchScript); give the weights file itself.")
+    if not found[0]:
+        raise ValueError(f"{path} holds no tensors by name; save model.state_dict() and give that file.")
+    return found
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -190,7 +194,7 @@ def _read_zip(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
         return read_torchscript(path), (), "TorchScript archive"
     except pickle.UnpicklingError as error:
         raise ValueError(_could_run(path, error)) from error
-    except (KeyError, RuntimeError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever unpickling and slicing raise on bytes that are no archive
         raise ValueError(f"{path} is a damaged TorchScript archive; copy or download it again.") from error
 
 
@@ -230,8 +234,6 @@ def _unwrap(path: Path, content: object) -> tuple[dict[str, Tensor], tuple[str, 
         state, content = content, {}
     tensors = {str(name): value.detach() for name, value in state.items() if isinstance(value, Tensor)}
     content |= {str(name): value for name, value in state.items() if not isinstance(value, Tensor)}
-    if not tensors:
-        raise ValueError(f"{path} holds no tensors by name; save model.state_dict() and give that file.")
     return tensors, tuple(sorted(content))
 
 
