@@ -1,0 +1,167 @@
+"""What is kept of a run, its panels, and the Reading tab's numbers: nothing outside is named, prompts are text."""
+
+import asyncio
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_app import finish, tiny_encoder
+from tiny_world import tiny_pipeline
+
+from app.keep import comparison_of, downloads_html, gallery_html, page_of, png_of
+from app.models import Models
+from app.reading import read_all, reading_html, sentence_spans, slots_of
+from app.request import Request, check_request
+from app.run import Run, start_run
+from app.session import KEPT, Session
+from app.settings import Settings
+from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
+from debias_sd.comparison import pipes_of, sentences_of
+from debias_sd.heldout import prompt_set
+
+PROMPT = prompt_set(7, count=1).captions[0].text
+NASTY = 'A <img src=x onerror=alert(1)> "star". </script><script>alert(2)</script> ${value}. مرحبا.'
+SETTINGS = Settings(encoders={"base": "base", "debias": "debias"})
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    base = tiny_pipeline()
+    return Models(pipes_of(base, {"base": tiny_encoder(77, 0), "debias": tiny_encoder(248, 1)}), base)
+
+
+def run_of(models: Models, prompt: str = PROMPT, seeds: int = 1) -> Run:
+    run = start_run(Request(prompt, ("base", "debias"), seed=5, seeds=seeds, steps=1), models)
+    asyncio.run(finish(run, models))
+    return run
+
+
+def test_the_png_holds_the_settings_and_the_marks(models):
+    run = run_of(models)
+    with Image.open(io.BytesIO(png_of(run))) as image:
+        content = json.loads(image.text["debias_sd"])
+        assert image.text["Description"] == PROMPT
+    assert check_request(content["settings"], SETTINGS) == run.request
+    assert content["result"] == comparison_of(run).as_json()
+    assert content["versions"]["debias-sd"]
+
+
+def test_the_png_of_several_seeds_shows_every_picture(models):
+    run = run_of(models, seeds=3)
+    image = np.asarray(Image.open(io.BytesIO(png_of(run))))
+    for column, track in enumerate(run.tracks):
+        for row, picture in enumerate(track.pictures):
+            left, top = 12 + column * 300, 40 + row * 300
+            large = np.kron(picture.image, np.ones((6, 6, 1), np.uint8))
+            assert np.array_equal(image[top : top + 288, left : left + 288], large)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, NASTY])
+def test_the_page_needs_nothing_else_and_shows_prompts_as_text(models, prompt):
+    page = page_of(run_of(models, prompt), SETTINGS)
+    assert re.findall(r"""(?:src|href|url\()\s*=?\s*["']?(?!data:)[a-z]+:""", page) == []
+    assert page.count("<script") == 1
+    assert "<img src=x" not in page
+    assert page.count("data:image/png;base64,") == 2
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, NASTY])
+def test_downloads_are_data_addresses_named_by_the_seed(models, prompt):
+    run = run_of(models, prompt)
+    page = downloads_html(run, SETTINGS)
+    names = re.findall(r'download="([^"]*)"', page)
+    assert names == ["comparison-seed-5.png", "comparison-seed-5.html", "comparison-seed-5.json"]
+    contents = [base64.b64decode(text) for text in re.findall(r';base64,([^"]*)"', page)]
+    assert contents[0][:8] == b"\x89PNG\r\n\x1a\n"
+    assert contents[1].decode() == page_of(run, SETTINGS)
+    assert check_request(json.loads(contents[2]), SETTINGS) == run.request
+    assert "<script" not in gallery_html([run], 0)
+    assert "<img src=x" not in gallery_html([run], 0)
+
+
+def test_the_gallery_holds_the_newest(models):
+    session, run = Session(), run_of(models)
+    session.keep(start_run(run.request, models))
+    assert session.kept == []
+    for _ in range(KEPT + 3):
+        session.keep(run)
+    assert len(session.kept) == KEPT
+    assert gallery_html(session.kept, 0).count('aria-pressed="true"') == 1
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_panel_has_a_verdict_for_every_sentence(models, seeds):
+    run = run_of(models, seeds=seeds)
+    page = panel_html(run, run.tracks[1])
+    rows = sentences_of(PROMPT, models.base.tokenizer)
+    assert page.count('<li class="') == len(rows)
+    assert page.count("<figure>") == seeds
+    assert "DeBias-CLIP" in page
+    assert "late details" in page
+    assert status_of(run).startswith("Done in ")
+
+
+def test_a_panel_shows_prompts_as_text_and_a_fault(models):
+    run = run_of(models, NASTY)
+    run.tracks[0].fault = "<b>broken</b>"
+    page = panel_html(run, run.tracks[0])
+    assert "<img src=x" not in page
+    assert "<script" not in page
+    assert "&lt;b&gt;broken" in page
+
+
+def test_a_blind_panel_names_nobody(models):
+    run = run_of(models)
+    pages = [blind_panel_html(run.tracks[1].pictures[0], 0), blind_panel_html(None, 1)]
+    pages += [blind_progress_html(track, place) for place, track in enumerate(run.tracks)]
+    for page in pages:
+        assert not re.search(r"CLIP|248|77|seed|base\b(?!64)|\d s\b", re.sub(r'src="[^"]*"', "", page))
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "One.  Two\n\nthree. Four!", NASTY, "🙂 naïve. 星がある。 Done."])
+def test_sentences_have_the_slots_of_their_tokens(models, prompt):
+    ruler = models.rulers["debias"]
+    spans = sentence_spans(ruler, prompt)
+    tokens = len(ruler.tokenizer(prompt, split_special_tokens=True)["input_ids"]) - 2
+    assert spans[0][0] == 1
+    assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
+    assert spans[-1][1] == tokens
+    if prompt == PROMPT:
+        assert spans == [(row.first, row.last) for row in sentences_of(prompt, ruler.tokenizer)]
+
+
+def test_attention_is_a_distribution_and_commas_change_only_what_is_read(models):
+    short, long = read_all(models, ["base", "debias"], PROMPT)
+    for reading in (short, long):
+        assert reading.attention.sum() == pytest.approx(1, abs=1e-4)
+        assert len(reading.sensitivity) == len(reading.sentences)
+        assert all(0 < value <= 2 for value in reading.sensitivity)
+    assert len(short.attention) == 77
+    assert len(short.sentences) < len(long.sentences)
+    slots = slots_of(models.rulers["base"], PROMPT)
+    assert slots.sentences[-1][1] == 75
+    page = reading_html([short, long], PROMPT)
+    assert page.count("data:image/png;base64,") == 4
+    assert page.count("<td>not read</td>") == len(long.sentences) - len(short.sentences)
+
+
+def test_the_reading_is_the_models_own(models):
+    """The copy that keeps attention weights gives the vectors of the model that draws, which stays as it is."""
+    model = models.pipes["base"].text_encoder
+    before = model.config._attn_implementation
+    slots = slots_of(models.rulers["base"], PROMPT)
+    with torch.inference_mode():
+        pooled = model(input_ids=slots.ids).pooler_output[0]
+        changed = slots.ids.clone()
+        first, last = slots.sentences[1]
+        changed[0, first : last + 1] = slots.neutral
+        other = model(input_ids=changed).pooler_output[0]
+    expected = 1 - torch.nn.functional.cosine_similarity(pooled, other, dim=0)
+    (reading,) = read_all(models, ["base"], PROMPT)
+    assert reading.sensitivity[1] == pytest.approx(float(expected), abs=1e-5)
+    assert model.config._attn_implementation == before
