@@ -53,6 +53,7 @@ def test_the_folder_is_an_encoder_for_everybody(file, tmp_path):
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (49406, 49407, result.pad_id)
     assert (config["architectures"], config["projection_dim"]) == (["CLIPTextModelWithProjection"], 32)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1  # readable to whom the rest is
 
 
 def test_provenance(file, tmp_path):
