@@ -75,6 +75,9 @@ def convert_checkpoint(
     for noun, value, allowed in (("target", target, TARGETS), ("dtype", dtype, DTYPES)):
         if value is not None and value not in allowed:
             raise ValueError(f"{noun} is {value!r}, allowed are {', '.join(allowed)}; correct it.")
+    folder, origin = Path(target_folder).expanduser(), Path(source).expanduser().resolve()
+    if folder.resolve() in (origin, *origin.parents):
+        raise ValueError(f"output {folder} holds the checkpoint itself, which would be lost; give another folder.")
     read = read_source(source)
     tower = find_tower(read, part=part)
     known = settle_architecture(
@@ -88,13 +91,13 @@ def convert_checkpoint(
         stretch=stretch, image_tower=image_tower, dtype=dtype,
     )  # fmt: skip
     rows = len(weights.written["positional_embedding"])
-    words, origin = settle_tokenizer(files, vocabulary=vocabulary, positions=rows, target=use)
+    words, of_words = settle_tokenizer(files, vocabulary=vocabulary, positions=rows, target=use)
     differences: dict[str, float] = {}
     result = Conversion(
-        folder=Path(target_folder).expanduser(), layout=tower.layout, model_class=class_of(weights), width=width,
+        folder=folder, layout=tower.layout, model_class=class_of(weights), width=width,
         layers=weights.layers, heads=known.heads, positions=rows, tables=positions if TRAINED in tower.text else "one",
         activation=known.activation, dtype=str(weights.dtype).removeprefix("torch."), target=use,
-        pad_id=words.pad_token_id, tokenizer=origin, left_out=left_out_of(tower, weights),
+        pad_id=words.pad_token_id, tokenizer=of_words, left_out=left_out_of(tower, weights),
         notes=known.notes + weights.notes, differences=differences,
     )  # fmt: skip
 

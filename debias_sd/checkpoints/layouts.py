@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from debias_sd.checkpoints.keys import State, text_from_openai, text_to_openai
+from debias_sd.checkpoints.keys import State, shown, text_from_openai, text_to_openai
 from debias_sd.checkpoints.reading import ANCHOR, Source
 
 TRAINED = "positional_embedding_res"  # Long-CLIP's second table
@@ -116,8 +116,8 @@ def find_tower(source: Source, *, part: int | None = None) -> Tower:
             logit_scale = tensor
         elif group is None:
             raise ValueError(
-                f"{source.name} holds {key}, which is no part of a CLIP model or of a Stable Diffusion file; take it "
-                "out of the file, or give the text encoder alone."
+                f"{source.name} holds {shown(key)}, which is no part of a CLIP model or of a Stable Diffusion file; "
+                "take it out of the file, or give the text encoder alone."
             )
         else:
             left_out[group] += 1
@@ -152,7 +152,7 @@ def _choose(source: Source, places: list[_Place], part: int | None) -> _Place:
     if not places:
         raise ValueError(_nothing_found(source))
     if part is None and len(places) > 1:
-        names = ", ".join(f"{number} ({place.prefix.rstrip('.')})" for number, place in enumerate(places, 1))
+        names = ", ".join(f"{number} ({shown(place.prefix.rstrip('.'))})" for number, place in enumerate(places, 1))
         raise ValueError(f"{source.name} holds {len(places)} text encoders; choose one with --part: {names}.")
     if part is not None and not 1 <= part <= len(places):
         raise ValueError(f"--part is {part}, {source.name} holds {len(places)}; give 1 to {len(places)}.")
@@ -212,14 +212,15 @@ def _refuse_other_families(source: Source) -> None:
     for pattern, reason in _REFUSED:
         found = [name for name in source.tensors if re.fullmatch(pattern, name) and "visual" not in name]
         if found:
-            raise ValueError(f"{source.name} holds {found[0]}: {reason}.")
+            raise ValueError(f"{source.name} holds {shown(found[0])}: {reason}.")
 
 
 def _nothing_found(source: Source) -> str:
     names = list(source.tensors)
     if any(re.match(r"(.*\.)?(resblocks|layers)\.0\.", name) for name in names):
         return (
-            f"{source.name} holds blocks of a transformer but no token embedding ({names[0]} first); save the "
+            f"{source.name} holds blocks of a transformer but no token embedding ({shown(names[0])} first); save the "
             "state_dict of the whole CLIP model, not of a part."
         )
-    return f"{source.name} holds no CLIP text tower ({names[0]} first); give a checkpoint of a CLIP text encoder."
+    first = shown(names[0])
+    return f"{source.name} holds no CLIP text tower ({first} first); give a checkpoint of a CLIP text encoder."

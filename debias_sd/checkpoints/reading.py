@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from debias_sd.checkpoints.archive import is_torchscript, read_torchscript, root_of
+from debias_sd.checkpoints.keys import shown
 from debias_sd.encoder_folder import FILES, HUB_ID, read_json
 
 ANCHOR = "token_embedding.weight"  # what every CLIP text tower holds, in each naming
@@ -150,13 +151,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     """Return a file's tensors, the entries beside them, and its format."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(9)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); copy or download it again.") from error
-    if not head:
-        raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
+    head = _head(path)
     if head[:2] == b"PK":
         found = _read_zip(path)
     elif head[8:9] == b"{":
@@ -167,7 +162,22 @@ def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
         raise ValueError(f"{path} is no checkpoint (safetensors, torch or TorchScript); give the weights file itself.")
     if not found[0]:
         raise ValueError(f"{path} holds no tensors by name; save model.state_dict() and give that file.")
+    for name, tensor in found[0].items():
+        kinds = {"sparse": tensor.layout != torch.strided, "quantised": tensor.is_quantized, "empty": tensor.is_meta}
+        for kind in (kind for kind, found_so in kinds.items() if found_so):
+            raise ValueError(f"tensor {shown(name)} of {path} is {kind}, plain numbers are needed; save it as such.")
     return found
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); copy or download it again.") from error
+    if not head:
+        raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
+    return head
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -175,7 +185,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
 
 
@@ -183,7 +193,7 @@ def _read_zip(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile as error:
+    except Exception as error:  # zipfile has many for damaged bytes: NotImplementedError, UnicodeDecodeError, OSError
         raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
     root = root_of(names)
     if root is None:
@@ -227,7 +237,8 @@ def _unwrap(path: Path, content: object) -> tuple[dict[str, Tensor], tuple[str, 
         raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict; save model.state_dict().")
     content = {str(name): value for name, value in content.items()}
     inner = {name: value for name, value in content.items() if isinstance(value, dict) and _holds_tensors(value)}
-    if not _holds_tensors(content) and inner:
+    has_inner_tower = not _holds_tower(content) and any(_holds_tower(value) for value in inner.values())
+    if inner and (has_inner_tower or not _holds_tensors(content)):
         rank = {name: (not _holds_tower(inner[name]), name != "state_dict", name != "model") for name in inner}
         state = content.pop(min(rank, key=rank.__getitem__))
     else:
