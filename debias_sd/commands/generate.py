@@ -1,6 +1,7 @@
 """`debias-sd generate`: one picture from one prompt of any length, its settings kept inside the PNG."""
 
 import argparse
+import inspect
 import os
 import tempfile
 import time
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.pipeline import DiffusionPipeline
+
 HELP = "make a picture from a prompt of any length"
 EMBEDDED_SCALE = 8
 LARGEST_SCALE = 32  # 512 pixels become 16,384: 0.8 GB
@@ -25,12 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `debias-sd generate`."""
     add_prompt_arguments(parser)
     parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the picture should not show")
-    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion 1.x pipeline (default: the embedded one)")
+    parser.add_argument(
+        "--base",
+        metavar="FOLDER|ID|FILE",
+        help="pipeline of Stable Diffusion 1.x, 2.x, XL, 3 or FLUX (default: the embedded one)",
+    )
     parser.add_argument(
         "--encoder",
         metavar="NAME|FOLDER|ID",
-        help="text encoder: debias (default), long-clip, base (the pipeline's own), a folder or a hub id",
+        help="text encoder: debias (default), long-clip, base (the pipeline's own), stretched (the pipeline's own, "
+        "lengthened without training), a folder or a hub id",
     )
+    parser.add_argument(
+        "--encoder-2",
+        metavar="FOLDER|ID",
+        help="second CLIP text encoder of SDXL and Stable Diffusion 3 (default: the pipeline's own, stretched)",
+    )
+    parser.add_argument("--show-encoders", action="store_true", help="say what is in each text encoder's slot")
     parser.add_argument("--window", type=int, metavar="TOKENS", help="tokens read at a time (default: all it can)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same picture (default: 0)")
     add_sampling_arguments(parser)
@@ -47,34 +62,68 @@ def run(arguments: argparse.Namespace) -> int:
     settle_sampling(arguments)
     out = _checked_output(arguments)
     from debias_sd.conditioning import encode_prompt
-    from debias_sd.encoder import TextEncoder
     from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.token_report import count_tokens
 
     quiet_loading()
     hide_loading_bars()
     device, dtype = _place(arguments)
     name = arguments.encoder or ("debias" if arguments.base is None else None)
-    keeps_own = name == "base"
-    encoder = TextEncoder.load(name) if name is not None and not (keeps_own and arguments.base is not None) else None
+    encoder = _own_words(name, arguments.base)
     started = time.perf_counter()
-    pipe = load_debias_pipeline(arguments.base, "base" if keeps_own else encoder, torch_dtype=dtype).to(device)
-    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt, window=arguments.window)
+    pipe = load_debias_pipeline(
+        arguments.base, "base" if name == "base" else encoder or name, encoder_2=arguments.encoder_2, torch_dtype=dtype
+    ).to(device)
+    _check_draws_from_text(pipe)
+    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, window=arguments.window)
     window = arguments.window or pipe.tokenizer.model_max_length
     image = _draw(pipe, embeddings, arguments)
     settings = _settings(arguments, prompt=prompt, encoder=name, window=window, dtype=dtype)
     write_png(image, out, settings=settings)
-    tokens = len(pipe.tokenizer(prompt, add_special_tokens=False, split_special_tokens=True, verbose=False).input_ids)
-    windows = embeddings["prompt_embeds"].shape[1] // window
+    counted = count_tokens(pipe, prompt, lengths=(window,))["text_encoder"]
+    windows = max(1, len(counted.readings[window].windows))
     say(
-        f"{out}: {image.width}x{image.height}, {tokens} tokens in {windows} window{'s' * (windows > 1)} of {window}, "
-        f"encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
+        f"{out}: {image.width}x{image.height}, {counted.tokens} tokens in {windows} window{'s' * (windows > 1)} of "
+        f"{window}, encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
     )
+    if arguments.show_encoders:
+        _say_encoders(pipe)
     unknown = encoder.unknown_words(f"{prompt} {arguments.negative_prompt}") if encoder is not None else ()
     warn_unknown_words(str(name), unknown)
     return 0
 
 
-def _draw(pipe: object, embeddings: dict[str, "torch.Tensor"], arguments: argparse.Namespace) -> "Image.Image":
+def _own_words(name: str | None, base: str | None) -> "TextEncoder | None":
+    """Return the encoder that `name` loads, with its list of known words; None when the base brings its own."""
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.pipeline import STRETCHED
+
+    brings_own = name in (None, STRETCHED) or (name == "base" and base is not None)
+    return None if brings_own else TextEncoder.load(name)
+
+
+def _check_draws_from_text(pipe: "DiffusionPipeline") -> None:
+    """Raise ValueError for a pipeline that starts from a picture or makes a film."""
+    takes = inspect.signature(pipe.__call__).parameters
+    for name, does in (("image", "starts from a picture"), ("num_frames", "makes films")):
+        if name in takes:
+            raise ValueError(
+                f"base is a {type(pipe).__name__}, which {does}, and generate draws pictures from text alone; give a "
+                "text-to-image pipeline, or use load_debias_pipeline() in Python."
+            )
+
+
+def _say_encoders(pipe: "DiffusionPipeline") -> None:
+    from debias_sd.encoder_slots import describe_encoders
+
+    for row in describe_encoders(pipe):
+        reads = f"{row.positions} tokens, {row.width} wide, padded with id {row.pad_id}"
+        say(f"{row.slot}: {row.origin}, {row.kind}, {reads}")
+
+
+def _draw(
+    pipe: "DiffusionPipeline", embeddings: dict[str, "torch.Tensor"], arguments: argparse.Namespace
+) -> "Image.Image":
     import torch
 
     generator = torch.Generator("cpu").manual_seed(arguments.seed)  # the same picture on every device
@@ -137,6 +186,8 @@ def _settings(
         "dtype": str(dtype).removeprefix("torch."),
         "software": f"debias_sd {__version__}",
     }
+    if arguments.encoder_2 is not None:
+        settings["encoder_2"] = arguments.encoder_2
     return {name: str(value) for name, value in settings.items()}
 
 
