@@ -15,8 +15,11 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "TextEncoder": "encoder",
+    "convert_checkpoint": "checkpoints.convert",
     "count_tokens": "token_report",
+    "describe_encoders": "encoder_slots",
     "encode_prompt": "conditioning",
+    "export_encoder": "checkpoints.export",
     "load_debias_pipeline": "pipeline",
     "load_encoder": "encoder",
     "stretch_encoder": "encoder",
@@ -25,8 +28,11 @@ _MODULES = {
 
 __all__ = [
     "TextEncoder",
+    "convert_checkpoint",
     "count_tokens",
+    "describe_encoders",
     "encode_prompt",
+    "export_encoder",
     "load_debias_pipeline",
     "load_encoder",
     "stretch_encoder",

@@ -13,15 +13,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny_checkpoints import long_clip, tiny_open_clip
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd.cli import build_parser, main
 from debias_sd.encoder_folder import EMBEDDED, WEIGHTS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/training.md", "docs/evaluation.md")
+DOCUMENTS = ("README.md", "docs/training.md", "docs/evaluation.md")  # tests/test_prompts_document.py runs prompts.md
 EMBEDDED_MISSING = not (WEIGHTS / "stable-diffusion").is_dir()
 FEW_STEPS = ("--max_train_steps", "2", "--lr_warmup_steps", "1", "--checkpointing_steps", "0")
 
@@ -125,6 +127,18 @@ def test_a_command_of_the_embedded_models_runs(command, tmp_path):
             assert min(image.size) >= 48
     else:
         assert all(name in said for name in EMBEDDED)
+
+
+@pytest.mark.parametrize("command", of_kind("debias-sd convert", "debias-sd export"))
+def test_a_checkpoint_command_writes_what_it_names(command, tmp_path, monkeypatch):
+    _, verb, source, target, *_ = shlex.split(command, comments=True)
+    if verb == "export" and EMBEDDED_MISSING:
+        pytest.skip("debias_sd/weights is not made; run make weights")
+    monkeypatch.chdir(tmp_path)
+    if verb == "convert":
+        torch.save(long_clip(tiny_open_clip(length=248, quick_gelu=True)), source)
+    assert main(shlex.split(command, comments=True)[1:]) == 0
+    assert any(Path(target).glob("*.safetensors"))
 
 
 @pytest.fixture(scope="module")
