@@ -7,6 +7,7 @@ pictures are there. Closing it, as a cancelled event and a closed tab do, stops 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from app.maps import Maps, overlay_url, watch_attention
 from app.models import Models
 from app.previews import preview_of
 from app.request import Request
@@ -42,6 +44,8 @@ class Picture:
     seconds: float
     verdicts: tuple[Verdict, ...]
     score: Score
+    maps: tuple[str | None, ...] = ()
+    """Of a real pipeline: a data address a sentence, where its words acted; empty for the embedded world."""
 
 
 @dataclasses.dataclass
@@ -161,19 +165,29 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
 
     size = {} if request.side is None else {"height": request.side, "width": request.side}
     try:
-        image = draw_prompt(
-            pipe, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
-            negative=request.negative, on_step=on_step, **size,
-        )  # fmt: skip
+        with contextlib.nullcontext() if models.is_checked else watch_attention(pipe) as maps:
+            image = draw_prompt(
+                pipe, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
+                negative=request.negative, on_step=on_step, **size,
+            )  # fmt: skip
         seconds = time.monotonic() - track.started
         verdicts = verdicts_of(image, run.sentences, window=track.window)
-        track.pictures.append(Picture(seed, image, seconds, verdicts, score_of(image, run.sentences)))
+        looks = _looks_of(run.sentences, maps, track.window)
+        track.pictures.append(Picture(seed, image, seconds, verdicts, score_of(image, run.sentences), looks))
         track.state = "done" if len(track.pictures) == track.wanted else "waiting"
     except StoppedError:
         track.state = "stopped"
     except Exception as error:  # whatever one encoder does, the others go on
         track.state, track.fault = "failed", _sentence_for(error, request)
     track.step, track.preview = 0, None
+
+
+def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:
+    """A map a sentence; None for those behind the window."""
+    if maps is None:
+        return ()
+    found = [maps.of(s.first, s.last) if s.first < window - 1 else None for s in sentences]
+    return tuple(None if values is None else overlay_url(values) for values in found)
 
 
 def _sentence_for(error: Exception, request: Request) -> str:

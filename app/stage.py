@@ -100,6 +100,11 @@ def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> st
         for index, sentence in enumerate(sentences)
         for left, top, width, height in boxes_of(sentence)
     )
+    boxes += "".join(
+        f'<img class="map" data-sentence="{index}" src="{look}" alt="">'
+        for index, look in enumerate(picture.maps)
+        if look is not None
+    )
     alt = f"Drawn with {track.title}, seed {picture.seed}"
     done = sum(verdict.mark == "drawn" for verdict in picture.verdicts)
     judged = sum(verdict.mark != "not judged" for verdict in picture.verdicts)

@@ -1,0 +1,174 @@
+"""The running app with the embedded models: its API, its limits, and that it serves and takes nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, ROOT, running_app
+from PIL import Image
+
+from app.__main__ import main
+from debias_sd.comparison import compare_encoders
+from debias_sd.encoder import TextEncoder
+from debias_sd.heldout import prompt_set
+from debias_sd.pipeline import load_debias_pipeline
+
+pytestmark = pytest.mark.skipif(bool(NO_APP), reason=NO_APP or "never")
+PROMPT = prompt_set(7, count=1).captions[0].text
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with running_app(tmp_path_factory.mktemp("app") / "log.txt") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What the command line draws for seeds 3 and 4, by seed and encoder."""
+    base = load_debias_pipeline(None, "base")
+    encoders = {name: TextEncoder.load(name) for name in ("base", "long-clip", "debias")}
+    comparisons = {seed: compare_encoders(PROMPT, encoders, base=base, seed=seed, steps=STEPS) for seed in (3, 4)}
+    return {seed: {panel.name: panel.image for panel in found.panels} for seed, found in comparisons.items()}
+
+
+def ask(url: str, prompt: str, **settings: object) -> dict:
+    """The last answer of /compare, over plain HTTP as docs/app.md describes it."""
+    body = json.dumps({"prompt": prompt, **settings}).encode()
+    post = urllib.request.Request(f"{url}/gradio_api/call/v2/compare", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(post, timeout=60) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{url}/gradio_api/call/compare/{event}", timeout=500) as stream:
+        kind, content = stream.read().decode().strip().rsplit("\n\n", 1)[-1].split("\n", 1)
+    content = json.loads(content.removeprefix("data: "))
+    return content[0] if kind == "event: complete" else {"error": content}
+
+
+def test_the_example_client_gets_the_command_lines_pictures(url, expected, tmp_path):
+    command = [sys.executable, "-m", "app.client", url, PROMPT, "--seed", "3", "--steps", str(STEPS), "--out"]
+    done = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, image in expected[3].items():
+        assert np.array_equal(np.asarray(Image.open(tmp_path / f"{name}-3.png")), image)
+        assert re.search(rf"^{name}: (drawn|missing|unsure|not read|\d of \d)", done.stdout, re.MULTILINE)
+    refused = subprocess.run([*command, str(tmp_path), "--steps", "101"], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "the number of steps is 101, allowed are 1 to 100; correct it." in refused.stderr
+
+
+@pytest.mark.slow
+def test_twenty_clients_at_once_are_all_answered_alike(url, expected):
+    def one(number: int) -> dict:
+        return ask(url, PROMPT, seed=3 + number % 2, steps=STEPS)
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(one, range(20)))
+    for number, answer in enumerate(answers):
+        assert answer["state"] == "done", answer
+        for name, image in expected[3 + number % 2].items():
+            (picture,) = answer["encoders"][name]["pictures"]
+            with urllib.request.urlopen(picture["png"]) as content:
+                assert np.array_equal(np.asarray(Image.open(content)), image)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"steps": 101}, "the number of steps is 101, allowed are 1 to 100; correct it."),
+        ({"seeds": 9}, "the number of seeds is 9, allowed are 1 to 8; correct it."),
+        ({"side": 512}, "the embedded pipeline draws 48 x 48 pixels only; leave the size out."),
+        ({"encoders": ["/etc"]}, "there is no encoder '/etc'; choose of base, long-clip, debias."),
+        ({"prompt": "a" * 20_001}, "the prompt has 20,001 characters, allowed are 20,000; shorten it."),
+        ({"prompt": " "}, "the prompt is empty; write what the picture should show."),
+    ],
+)
+def test_limits_hold_on_the_server(url, settings, sentence):
+    assert sentence in json.dumps(ask(url, **{"prompt": "A star."} | settings))
+
+
+def status_of(request: str | urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_only_the_comparison_is_offered(url):
+    with urllib.request.urlopen(f"{url}/gradio_api/info") as answer:
+        assert list(json.load(answer)["named_endpoints"]) == ["/compare"]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", str(ROOT / "README.md"), "app/settings.py", "../README.md"])
+def test_no_file_is_served(url, path):
+    assert status_of(f"{url}/gradio_api/file={path}") in (403, 404)
+
+
+def test_no_file_is_taken(url):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nhello\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert status_of(urllib.request.Request(f"{url}/gradio_api/upload", body, kind)) == 413
+
+
+def test_the_page_loads_nothing_from_outside(url):
+    with urllib.request.urlopen(url) as answer:
+        page = answer.read().decode()
+    loaded = re.findall(r"""<(?:script|link|img|iframe)[^>]*?(?:src|href)=["']([^"']+)""", page)
+    assert loaded
+    assert [address for address in loaded if re.match(r"(?:https?:)?//", address) and not address.startswith(url)] == []
+
+
+def test_it_listens_on_this_machine_only(url):
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    if not tables[0].is_file():
+        pytest.skip("no /proc/net/tcp")
+    port = f"{int(url.rsplit(':', 1)[1]):04X}"
+    rows = [line.split() for table in tables if table.is_file() for line in table.read_text().splitlines()[1:]]
+    listening = {row[1].split(":")[0] for row in rows if row[1].endswith(f":{port}") and row[3] == "0A"}
+    assert listening == {"0100007F"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--port", "70000"], "--port is 70000, allowed are 1 to 65535"),
+        (["--encoders", "a/x", "b/x"], "--encoders has the name 'x' twice"),
+        (["--encoders", "<b>=base"], "--encoders has the name '<b>'"),
+    ],
+)
+def test_an_operators_fault_ends_with_one_sentence(options, sentence, capsys):
+    assert main(options) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER or "never")
+def test_a_person_compares_and_reads_the_verdicts(url):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tool, tool.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS) as browser:
+        page, told, asked = browser.new_page(), [], []
+        page.on("console", lambda message: told.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{url}/?prompt=A+small+red+star+sits+in+the+top+left.&steps={STEPS}")
+        page.wait_for_function(
+            "document.querySelector('#prompt textarea')?.value.startsWith('A small')", timeout=60_000
+        )
+        page.get_by_text("10 of 75 tokens").wait_for(timeout=60_000)
+        page.click("#go")
+        page.wait_for_function("document.querySelector('#status').innerText.startsWith('Done')", timeout=120_000)
+        assert page.locator(".verdicts li").count() == 3
+        page.locator(".verdicts li").first.focus()
+        assert page.locator(".look.lit").count() == 3
+    assert told == []
+    assert [address for address in asked if not address.startswith((url, "data:", "blob:"))] == []
