@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from app import look
 from app.api import compare_endpoint
 from app.assets import read_asset
+from app.body import BodyLimit
 from app.events import Events
 from app.examples import examples
 from app.keep import downloads_html
@@ -176,7 +178,9 @@ def launch(demo: gr.Blocks, settings: Settings) -> None:
         run_history=False,
         enable_monitoring=False,
         footer_links=["api"],
-        state_session_capacity=200,
+        mcp_server=False,
+        app_kwargs={"middleware": [Middleware(BodyLimit)]},
+        state_session_capacity=100,
         show_error=False,
         ssr_mode=False,
         theme=look.theme(),

@@ -6,6 +6,7 @@ from app.run import Run
 from app.votes import Ballot, Tally
 
 KEPT = 24  # comparisons in the gallery; older ones go
+KEPT_BYTES = 100_000_000  # of their pictures: 33 of 1024 x 1024 pixels
 
 
 class Session:
@@ -31,9 +32,15 @@ class Session:
         if any(track.pictures for track in run.tracks):
             self.kept.insert(0, run)
             del self.kept[KEPT:]
+            while len(self.kept) > 1 and sum(map(_bytes_of, self.kept)) > KEPT_BYTES:
+                del self.kept[-1]
             self.chosen = 0
 
     def cancel(self) -> None:
         """Stop the run at hand after its current step."""
         if self.run is not None:
             self.run.stop.set()
+
+
+def _bytes_of(run: Run) -> int:
+    return sum(picture.image.nbytes for track in run.tracks for picture in track.pictures)

@@ -94,6 +94,15 @@ def test_the_gallery_holds_the_newest(models):
     assert gallery_html(session.kept, 0).count('aria-pressed="true"') == 1
 
 
+def test_the_gallery_has_a_bound_in_bytes(models, monkeypatch):
+    run = run_of(models)
+    monkeypatch.setattr("app.session.KEPT_BYTES", 5 * 48 * 48 * 3)  # two pictures a run
+    session = Session()
+    for _ in range(4):
+        session.keep(run)
+    assert len(session.kept) == 2
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_panel_has_a_verdict_for_every_sentence(models, seeds):
     run = run_of(models, seeds=seeds)

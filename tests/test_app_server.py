@@ -1,5 +1,6 @@
 """The running app with the embedded models: its API, its limits, and that it serves and takes nothing else."""
 
+import http.client
 import json
 import re
 import subprocess
@@ -116,6 +117,15 @@ def test_no_file_is_taken(url):
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nhello\r\n--x--\r\n'
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
     assert status_of(urllib.request.Request(f"{url}/gradio_api/upload", body, kind)) == 413
+
+
+def test_a_long_body_is_refused(url):
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection.putrequest("POST", "/gradio_api/call/v2/compare")
+    connection.putheader("Content-Length", "2000001")
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
 
 
 def test_the_page_loads_nothing_from_outside(url):
