@@ -59,19 +59,6 @@ def split_prompt(
     return TokenizedPrompt.read(tokenizers, prompt, weighting=weighting, convert=convert).split(window)
 
 
-def shortest_window(
-    tokenizers: Sequence[PreTrainedTokenizerBase],
-    prompts: Sequence[str],
-    *,
-    windows: Sequence[int],
-    weighting: str | None = None,
-    convert: Convert | None = None,
-) -> int:
-    """Return the shortest of `windows` that holds each prompt, or each part between BREAKs, whole; else the longest."""
-    texts = [TokenizedPrompt.read(tokenizers, text, weighting=weighting, convert=convert) for text in prompts]
-    return next((window for window in sorted(windows) if all(text.fits(window) for text in texts)), max(windows))
-
-
 @dataclass(frozen=True)
 class Tokens:
     """All tokens that one tokenizer makes of a text, the character of the text that each starts at, rising, weights."""

@@ -8,7 +8,7 @@ from diffusers.loaders import TextualInversionLoaderMixin
 from tiny import clip_tokenizer
 from transformers import CLIPTokenizer
 
-from debias_sd.prompts import shortest_window, split_prompt
+from debias_sd.prompts import TokenizedPrompt, split_prompt
 
 TOKENIZER = clip_tokenizer(77)
 convert = TextualInversionLoaderMixin().maybe_convert_prompt  # diffusers' own
@@ -75,8 +75,8 @@ def test_all_vectors_of_a_learnt_token_have_its_weight():
 
 def test_a_learnt_token_counts_with_all_its_vectors():
     tokenizer = vectors_tokenizer(3)
-    assert shortest_window([tokenizer], ["cat " * 72 + "<toy>"], windows=(77, 248), convert=convert) == 77
-    assert shortest_window([tokenizer], ["cat " * 73 + "<toy>"], windows=(77, 248), convert=convert) == 248
+    assert TokenizedPrompt.read([tokenizer], "cat " * 72 + "<toy>", convert=convert).fits(77)
+    assert not TokenizedPrompt.read([tokenizer], "cat " * 73 + "<toy>", convert=convert).fits(77)
 
 
 def test_any_prompt_is_split_alike_for_all():

@@ -9,7 +9,7 @@ import pytest
 from tiny import LONG_PROMPT, clip_tokenizer
 
 from debias_sd.captions import split_sentences
-from debias_sd.prompts import Window, pad_window, shortest_window, split_prompt
+from debias_sd.prompts import TokenizedPrompt, Window, pad_window, split_prompt
 
 TOKENIZER = clip_tokenizer(77)
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -207,19 +207,20 @@ def test_a_long_part_between_breaks_has_several_windows():
 
 
 @pytest.mark.parametrize(
-    ("prompts", "shortest"),
+    ("prompt", "fits"),
     [
-        ([""], 77),
-        (["cat " * 75, "dog"], 77),
-        (["cat", "dog " * 76], 248),
-        (["cat " * 300], 248),
-        (["cat " * 75 + "BREAK " + "dog " * 75], 77),
-        (["(cat:1.3) " * 75], 77),
+        ("", True),
+        ("cat " * 75, True),
+        ("cat " * 76, False),
+        ("cat " * 75 + "BREAK " + "dog " * 75, True),
+        ("(cat:1.3) " * 75, True),
+        ("BREAK cat " * 2 + "cat " * 75, False),
     ],
 )
-def test_the_shortest_window_holds_every_prompt(prompts, shortest):
-    found = shortest_window([TOKENIZER, clip_tokenizer(248)], prompts, windows=(248, 77), weighting="a1111")
-    assert found == shortest
+def test_a_prompt_fits_where_each_part_is_one_window(prompt, fits):
+    read = TokenizedPrompt.read([TOKENIZER, clip_tokenizer(248)], prompt, weighting="a1111")
+    assert read.fits(77) == fits == (len(read.split(77)) == len(read.parts))
+    assert read.fits(248)
 
 
 @pytest.mark.parametrize(
