@@ -96,7 +96,9 @@ class PromptBatch:
             tokenizers = [readers[index].tokenizer for index in group]
             texts = dict.fromkeys(text for side in sides for text in side[group[0]])
             options = {"weighting": weighting, "convert": convert}
-            self._prompts.append((group, {text: TokenizedPrompt.read(tokenizers, text, **options) for text in texts}))
+            spell = _spelled_out if group[0] not in self._clips else lambda text, _: text
+            read = {text: TokenizedPrompt.read(tokenizers, spell(text, tokenizers[0]), **options) for text in texts}
+            self._prompts.append((group, read))
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -149,6 +151,18 @@ class PromptBatch:
                     found = {text: [_joined(parts)] for text, parts in found.items()}
                 windows[index] = [[found[text] for text in side[index]] for side in self._sides]
         return windows
+
+
+def _spelled_out(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text with a space in each special token typed in it: T5's pieces hold "</s>" even when asked to split.
+
+    >>> from types import SimpleNamespace
+    >>> _spelled_out("a </s> cat", SimpleNamespace(all_special_tokens=["</s>", "<pad>"]))
+    'a < /s> cat'
+    """
+    for token in tokenizer.all_special_tokens:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
 
 
 def _joined(parts: Sequence[Window]) -> Window:

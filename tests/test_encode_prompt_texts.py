@@ -8,7 +8,7 @@ from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 
 from debias_sd import encode_prompt, with_text_encoder
-from debias_sd.prompts import pad_window, split_prompt
+from debias_sd.prompts import split_prompt
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 FILES = ("dpg_prompts.jsonl", "iiw400_captions.jsonl", "longbench_t2i_prompts.jsonl")
@@ -65,7 +65,8 @@ def assert_nothing_is_lost(pipe, text, **options):
         contents = [one[place].ids for one in windows]
         whole = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False).input_ids
         assert [one for ids in contents for one in ids] == whole
-        assert rows == {tuple(pad_window(tokenizer, ids, window=window)) for ids in [*contents, ()]}
+        rows_wanted = [(tokenizer.bos_token_id, *ids, tokenizer.eos_token_id) for ids in [*contents, ()]]
+        assert rows == {(*row, *[tokenizer.pad_token_id] * (window - len(row))) for row in rows_wanted}
 
 
 @pytest.mark.parametrize("window", [None, 77, "auto"])
