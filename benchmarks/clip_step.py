@@ -27,8 +27,9 @@ from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
 from train_encoder.batches import Collator
-from train_encoder.config import TrainConfig, make_config
+from train_encoder.config import make_config
 from train_encoder.model import Towers
+from train_encoder.settings import TrainConfig
 
 POSITIONS = 248
 MEAN_TOKENS = 180  # of ShareGPT4V's captions

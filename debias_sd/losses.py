@@ -29,17 +29,34 @@ def contrastive_loss(
     logit_scale: Float[Tensor, ""],
     *,
     label_smoothing: float = 0.0,
+    rows: slice | None = None,
 ) -> Float[Tensor, ""]:
     """Return the mean of the image-to-text and the text-to-image cross entropy; row i of both belongs together.
 
     Features come normalised (principal components excepted); `logit_scale` is the logarithm of the inverse
     temperature, as CLIP stores it. Computed in float32 whatever autocast says: bfloat16 logits of 100 are 0.5 apart.
+
+    `rows` names the pairs whose loss is returned, each still contrasted with all: two logits matrices of
+    [rows, batch] in place of one of [batch, batch]. The mean over processes with equal numbers of rows is the loss.
     """
+    if rows is not None:
+        return _loss_of_rows(image_features, text_features, logit_scale, label_smoothing=label_smoothing, rows=rows)
     with torch.autocast(image_features.device.type, enabled=False):
         logits = logit_scale.float().exp() * image_features.float() @ text_features.float().T
         targets = torch.arange(logits.shape[0], device=logits.device)
         to_text = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
         to_image = F.cross_entropy(logits.T, targets, label_smoothing=label_smoothing)
+        return (to_text + to_image) / 2
+
+
+def _loss_of_rows(
+    image: Tensor, text: Tensor, logit_scale: Tensor, *, label_smoothing: float, rows: slice
+) -> Float[Tensor, ""]:
+    with torch.autocast(image.device.type, enabled=False):
+        image, text, scale = image.float(), text.float(), logit_scale.float().exp()
+        targets = torch.arange(len(image), device=image.device)[rows]
+        to_text = F.cross_entropy(scale * image[rows] @ text.T, targets, label_smoothing=label_smoothing)
+        to_image = F.cross_entropy(scale * text[rows] @ image.T, targets, label_smoothing=label_smoothing)
         return (to_text + to_image) / 2
 
 
@@ -114,6 +131,7 @@ def two_caption_loss(
     rank: int = 32,
     label_smoothing: float = 0.0,
     gather: Callable[[Tensor], Tensor] = keep_local,
+    rows: slice | None = None,
 ) -> TwoCaptionLoss:
     """Return the DeBias-CLIP loss of a batch of images, each with a long and a short caption.
 
@@ -121,7 +139,9 @@ def two_caption_loss(
     and returns `[global, dim]` of all, in one order on every process and **with gradient**: without it the loss is
     the same and the gradient is wrong. Components are those of the gathered batch, so that the result does not depend
     on the number of processes; every process returns the loss of the whole batch, and averaging the gradients over
-    processes (as DistributedDataParallel does) gives the gradient of that loss.
+    processes (as DistributedDataParallel does) gives the gradient of that loss. With `rows`, this process's own in the
+    gathered batch, it returns their part of the loss (see `contrastive_loss`): the mean over processes and the averaged
+    gradients are the same, and no process holds a matrix of the whole batch by the whole batch.
 
     Raises ValueError when `short_weight` is outside 0 to 1.
     """
@@ -130,8 +150,9 @@ def two_caption_loss(
     image, long, short = (
         gather(F.normalize(features.float(), dim=-1)) for features in (image_features, long_features, short_features)
     )
-    long_loss = contrastive_loss(image, long, logit_scale, label_smoothing=label_smoothing)
+    options = {"label_smoothing": label_smoothing, "rows": rows}
+    long_loss = contrastive_loss(image, long, logit_scale, **options)
     reduced = principal_components(image, rank=rank)
-    short_loss = contrastive_loss(reduced, short, logit_scale, label_smoothing=label_smoothing)
+    short_loss = contrastive_loss(reduced, short, logit_scale, **options)
     total = short_weight * short_loss + (1 - short_weight) * long_loss
     return TwoCaptionLoss(total=total, long=long_loss, short=short_loss)

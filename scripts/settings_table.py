@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # this checkout's settings, whatever is installed
 
-from train_encoder.config import RECIPES, TrainConfig  # noqa: E402
+from train_encoder.settings import RECIPES, TrainConfig  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "training.md"
 CONFIGS = ROOT / "train_encoder" / "configs"
@@ -28,7 +28,7 @@ def default_of(field: dataclasses.Field) -> str:
     if field.name in RECIPES["debias"]:
         return "by recipe"
     if field.default is dataclasses.MISSING:
-        return "`{}`"
+        return f"`{field.default_factory()}`"
     if field.default == "":
         return "must be set"
     return f"`{yaml.safe_dump(field.default).splitlines()[0]}`"

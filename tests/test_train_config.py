@@ -7,8 +7,8 @@ import pytest
 import train_encoder
 from tests.train_tiny import tiny_config
 from train_encoder.config import make_config, parse_arguments, read_config
+from train_encoder.run import prepare
 from train_encoder.schedule import learning_rate
-from train_encoder.train import prepare
 from train_unet.config import UnetConfig, load_config
 from train_unet.run import run
 

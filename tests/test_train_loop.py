@@ -12,7 +12,9 @@ from debias_sd.encoder import TextEncoder
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder.__main__ import main
 from train_encoder.checkpoints import list_checkpoints
-from train_encoder.train import make_loader, prepare, train_step
+from train_encoder.run import prepare
+from train_encoder.step import train_step
+from train_encoder.train import make_loader
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@
 
 (`accelerate launch --cpu --num_processes 2` starts one, without a word of its own.) The pairs of all processes are one
 contrastive batch: 2 processes of 64 pairs train what 1 of 128 does. Exit code 2 and one
-sentence for what the user can mend.
+sentence for what the user can mend; 143 when SIGTERM ended the run, which has saved a checkpoint then.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
     try:
         config = parse_arguments(arguments)
-        from train_encoder.train import prepare, train
+        from train_encoder.checkpoints import CheckpointFault
+        from train_encoder.hub import HubFault
+        from train_encoder.run import prepare
+        from train_encoder.train import train
 
         run = prepare(config)
     except ValueError as error:
         print(f"train_encoder: {error}", file=sys.stderr)
         return 2
     try:
-        train(run, command=["train_encoder", *arguments])
-    except (FloatingPointError, TooManyFaults) as error:
+        code = train(run, command=["train_encoder", *arguments])
+    except (FloatingPointError, TooManyFaults, CheckpointFault, HubFault) as error:
         print(f"train_encoder: {error}", file=sys.stderr)
         return 2
     from train_encoder.processes import leave
 
-    leave(run.accelerator.num_processes)
-    return 0
+    leave(run.accelerator.num_processes, code)
+    return code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from train_encoder.data import thing_row
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
 
-    from train_encoder.config import TrainConfig
+    from train_encoder.settings import TrainConfig
 
 
 def short_text(text: str, rng: random.Random, *, remove_summary: bool, subsample: bool) -> str:
@@ -35,6 +35,14 @@ def short_text(text: str, rng: random.Random, *, remove_summary: bool, subsample
     return join_sentences(sentences)
 
 
+def normalise(images: list[np.ndarray], mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Pictures, uint8 [h, w, 3] each, as the image tower takes them: float32 [b, 3, h, w]."""
+    # Laid out as bytes and computed in place: twice as fast as a chain of new float tensors, bit for bit.
+    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    centre, spread = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+    return pixels.float().div_(255).sub_(centre).div_(spread)
+
+
 @dataclass(frozen=True)
 class Collator:
     """Makes batches for one config; `length` is the number of positions, mean and std are those of the pictures."""
@@ -46,20 +54,19 @@ class Collator:
     std: tuple[float, float, float]
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return pixel_values [b, 3, h, w], input_ids [b, L], short_ids [b, S] (with two captions), texts.
+        """Return pixel_values [b, 3, h, w], or image_features [b, d] that were computed before; input_ids [b, L],
+        short_ids [b, S] (with two captions), texts, keys.
 
         Of records on disk also faults, those that had to be replaced.
         With grounding also cells and named [b, 9, 3] and mentions, int64 [m, 6]: row of the batch, position of the
         last token of the words that name a thing, its cell, and its colour, shape and size from 1.
         """
-        # Laid out as bytes and computed in place: twice as fast as a chain of new float tensors, bit for bit.
-        pixels = torch.from_numpy(np.stack([item["image"] for item in items])).permute(0, 3, 1, 2).contiguous()
-        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
         texts = [item["text"] for item in items]
         batch = {
-            "pixel_values": pixels.float().div_(255).sub_(mean).div_(std),
+            **self._pictures(items),
             "input_ids": self._cut(self._tokenize(texts)),
             "texts": texts,
+            "keys": [item.get("key", item["number"]) for item in items],
         }
         if self.config.recipe != "short-only":
             batch["short_ids"] = self._short_ids(items)
@@ -70,6 +77,11 @@ class Collator:
             batch["named"] = torch.from_numpy(np.stack([item["named"] for item in items]))
             batch["mentions"] = self._mentions(items)
         return batch
+
+    def _pictures(self, items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        if "image_features" in items[0]:
+            return {"image_features": torch.from_numpy(np.stack([item["image_features"] for item in items]))}
+        return {"pixel_values": normalise([item["image"] for item in items], self.mean, self.std)}
 
     def _tokenize(self, texts: list[str]) -> Tensor:
         return tokenize(self.tokenizer, texts, length=self.length, pad_id=self.config.pad_id)

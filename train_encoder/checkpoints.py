@@ -22,13 +22,31 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)))
 
 
+class CheckpointFault(ValueError):
+    """A checkpoint that cannot be written; those before it are whole."""
+
+
 def save_checkpoint(folder: Path, state: dict[str, Any], *, keep: int) -> Path:
-    """Write `state` (its "step" names the checkpoint) into `folder`, then drop all but the newest `keep`."""
+    """Write `state` (its "step" names the checkpoint) into `folder`, then drop all but the newest `keep`.
+
+    Raises CheckpointFault when it cannot be written, and leaves nothing of it.
+    """
     target = folder / f"{PREFIX}{state['step']}"
     scratch = folder / f".{target.name}.partial"
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    torch.save(state, scratch / "state.pt")
+    try:
+        scratch.mkdir(parents=True)
+        torch.save(state, scratch / "state.pt")
+        with open(scratch / "state.pt", "rb") as file:
+            os.fsync(file.fileno())  # a full or failing disk says so here, not after the older ones are gone
+    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError for a full disk
+        shutil.rmtree(scratch, ignore_errors=True)
+        last = next((path.name for path in reversed(list_checkpoints(folder))), None)
+        good = f"the last good one is {last}: make room and go on with" if last else "make room and start again with"
+        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        raise CheckpointFault(
+            f"{target.name} cannot be written to {folder} ({reason}); {good} --resume_from_checkpoint latest."
+        ) from error
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)
     for old in list_checkpoints(folder)[:-keep]:
@@ -48,16 +66,19 @@ def find_checkpoint(folder: Path, wanted: str | None) -> Path | None:
     raise ValueError(f"checkpoint {wanted} does not exist; pass a checkpoint-N folder or `latest`.")
 
 
-def load_checkpoint(path: Path, *, trajectory: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings."""
+def load_checkpoint(path: Path, *, trajectory: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings.
+
+    `before` says what settings meant that the checkpoint does not name, because they came later.
+    """
     try:
         state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"checkpoint {path} cannot be read ({first}); delete it and resume from another.") from None
-    saved = json.loads(state["trajectory"])
+    saved = before | json.loads(state["trajectory"])
     now = json.loads(json.dumps(trajectory))
-    changed = sorted(name for name in now.keys() | saved.keys() if saved.get(name) != now.get(name))
+    changed = sorted(name for name in now if saved.get(name) != now[name])
     if changed:
         raise ValueError(
             f"checkpoint {path} belongs to a run with another {', '.join(changed)}; "

@@ -20,14 +20,15 @@ from debias_sd.datasets.faults import Fault
 from debias_sd.datasets.listing import NO_CAPTION
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, read_image
-from debias_sd.datasets.records import Record, Records
+from debias_sd.datasets.records import Records
 from debias_sd.datasets.shards import Shards
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing, random_scene
 
 if TYPE_CHECKING:
-    from train_encoder.config import TrainConfig
+    from train_encoder.features import ImageFeatures
+    from train_encoder.settings import TrainConfig
 
 SHORT_LIMIT = 75  # tokens of text in 77 positions
 
@@ -104,18 +105,29 @@ class ShapesPairs(Dataset):
 
     def __init__(self, *, seed: int, short: bool) -> None:
         self.seed, self.short = seed, short
+        self.features: ImageFeatures | None = None
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
+    def _draw(self, number: int) -> tuple[Scene, Caption]:
         rng = random.Random(f"{self.seed}/{number}")
         if self.short:
-            scene, caption = base_caption(rng)
-        else:
-            scene = random_scene(rng)
-            caption = long_caption(scene, rng)
+            return base_caption(rng)
+        scene = random_scene(rng)
+        return scene, long_caption(scene, rng)
+
+    def picture(self, number: int) -> np.ndarray:
+        """The picture of a number, uint8 [48, 48, 3]."""
+        return render(self._draw(number)[0])
+
+    def identity(self) -> Iterator[str]:
+        """What tells these pictures from others."""
+        yield f"shapes, seed {self.seed}, short {self.short}"
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        scene, caption = self._draw(number)
         named = [thing for things in caption.named for thing in things]
         return {
             "number": number,
-            "image": render(scene),
+            **({"image": render(scene)} if self.features is None else {"image_features": self.features[number]}),
             "text": caption.text,
             "cells": cell_table(scene.things),
             "named": cell_table(named),
@@ -151,30 +163,51 @@ class RecordPairs(Dataset):
         self.fault_limit = min(fault_limit, len(records) - 1)
         self._stride = _stride(len(records))
         self._epoch, self._order = -1, np.zeros(0, np.int32)
+        self.features: ImageFeatures | None = None
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         epoch, place = divmod(number, self.usable)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
         faults: list[Fault] = []
-        item: dict[str, Any] = {"image": np.zeros((self.size, self.size, 3), np.uint8), "text": "", "short": None}
+        item: dict[str, Any] = {
+            "key": "",
+            "image": np.zeros((self.size, self.size, 3), np.uint8),
+            "text": "",
+            "short": None,
+        }
         for attempt in range(self.fault_limit + 1):
             index = int(self._order[(place + attempt * self._stride) % len(self._order)])
             record = self.records[index]
             try:
-                item = self._read(record, number)
+                item = self._read(index, number)
                 break
             except PictureFault as fault:
                 faults.append((index, record.key, fault.kind))
         return {"number": number} | item | {"faults": faults}
 
-    def _read(self, record: Record, number: int) -> dict[str, Any]:
+    def picture(self, index: int) -> np.ndarray:
+        """The picture of record `index`, uint8 [size, size, 3]; PictureFault when it cannot be read."""
+        return read_image(self.records[index].image, size=self.size)
+
+    def identity(self) -> Iterator[str]:
+        """What tells these pictures from others: size, and every record's key with where its picture lies."""
+        yield f"pictures of {self.size}"
+        for index in range(len(self.records)):
+            record = self.records[index]
+            yield f"{record.key}\t{record.image}"
+
+    def _read(self, index: int, number: int) -> dict[str, Any]:
+        record = self.records[index]
         captions = [text for text in record.captions if text]
         if not captions:
             raise PictureFault(NO_CAPTION, record.image)
         text = captions[0] if len(captions) == 1 else random.Random(f"{self.seed}/caption/{number}").choice(captions)
-        image = read_image(record.image, size=self.size)
-        return {"image": image, "text": " ".join(text.split()), "short": record.short}
+        if self.features is None:
+            picture = {"image": read_image(record.image, size=self.size)}
+        else:
+            picture = {"image_features": self.features[index]}
+        return {"key": record.key} | picture | {"text": " ".join(text.split()), "short": record.short}
 
     def _order_of(self, epoch: int) -> np.ndarray:
         digest = hashlib.sha256(f"{self.seed}/epoch/{epoch}".encode()).digest()

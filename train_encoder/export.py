@@ -16,7 +16,7 @@ from debias_sd.report import source_commit
 if TYPE_CHECKING:
     from transformers import CLIPModel, CLIPTokenizer
 
-    from train_encoder.config import TrainConfig
+    from train_encoder.settings import TrainConfig
 
 
 def known_words(config: TrainConfig) -> list[str] | None:

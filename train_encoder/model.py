@@ -20,7 +20,7 @@ from train_encoder.packing import encode_packed, pooled_image, use_packed_attent
 if TYPE_CHECKING:
     from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
 
-    from train_encoder.config import TrainConfig
+    from train_encoder.settings import TrainConfig
 
 LARGEST_LOGIT_SCALE = math.log(100)
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -165,9 +165,8 @@ class Towers(nn.Module):
         text_hidden [b, L, w] after the final norm, where something reads it; with heads their loss, grounding."""
         vision = None if "image_features" in batch else self._read_pictures(batch["pixel_values"])
         text, short = self._read_captions(batch["input_ids"], batch.get("short_ids"))
-        image = batch["image_features"] if vision is None else self.clip.visual_projection(vision.pooler_output)
         out = {
-            "image": image,
+            "image": batch["image_features"] if vision is None else self.clip.visual_projection(vision.pooler_output),
             "text": self.clip.text_projection(text.pooler_output),
             "logit_scale": self.clip.logit_scale * 1.0,  # a new tensor: DDP must see it come out of the forward pass
         }
@@ -178,6 +177,14 @@ class Towers(nn.Module):
         if self.heads is not None:
             out["grounding"] = self.heads.loss(batch, vision, text)
         return out
+
+    def image_features(self, pixel_values: Tensor) -> Tensor:
+        """What `forward` returns as image, for pictures alone."""
+        return self.clip.visual_projection(self._read_pictures(pixel_values).pooler_output)
+
+    def text_features(self, ids: Tensor) -> Tensor:
+        """What `forward` returns as text, for token ids [b, L] alone."""
+        return self.clip.text_projection(self._read_captions(ids, None)[0].pooler_output)
 
     def _read_pictures(self, pixel_values: Tensor) -> States:
         if self.packed and not self.whole_layers and self.heads is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from train_encoder.config import TrainConfig
+    from train_encoder.settings import TrainConfig
 
 HOW_TO_START_SEVERAL = (
     "accelerate launch --multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no "
@@ -53,10 +53,10 @@ def gather_with_gradient(features: Tensor) -> Tensor:
     return all_gather_single(features.contiguous(), 0, dist.group.WORLD)
 
 
-def leave(processes: int) -> None:
-    """End a successful process. Several gloo processes skip Python's finalisation, in which some of them abort
+def leave(processes: int, code: int = 0) -> None:
+    """End a process that did its work. Several gloo processes skip Python's finalisation, in which some of them abort
     (pytorch/pytorch#179291) so that the launcher would report a failure."""
     if processes > 1:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)

@@ -1,0 +1,121 @@
+"""Long runs: SIGTERM, a full disk, a loss that is not finite, checkpoints from before a setting existed."""
+
+import json
+import os
+import resource
+import signal
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+
+from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
+from train_encoder import train as loop
+from train_encoder.__main__ import main
+from train_encoder.checkpoints import CheckpointFault, list_checkpoints, load_checkpoint, save_checkpoint
+from train_encoder.run import prepare
+from train_encoder.settings import TrainConfig
+from train_encoder.step import train_step
+from train_encoder.train import make_loader
+
+
+@pytest.fixture(autouse=True)
+def _fresh_accelerator():
+    """Accelerate keeps one state per process; each test is a run of its own."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
+
+
+def test_sigterm_saves_and_the_resumed_run_equals_the_uninterrupted_one(base, tmp_path, monkeypatch, capsys):
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "max_train_steps": 5}
+    whole = train_tiny(tmp_path / "whole", **settings)
+
+    def step_and_signal(run, batch):
+        row = train_step(run, batch)
+        if run.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)  # arrives between two steps: the second is made and then saved
+        return row
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(loop, "train_step", step_and_signal)
+    stopped = tmp_path / "stopped"
+    assert main(arguments(tiny_settings(stopped, **settings))) == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert "stopped by SIGTERM behind step 2, which is saved" in capsys.readouterr().out
+    assert [path.name for path in list_checkpoints(stopped)] == ["checkpoint-2"]
+    assert not (stopped / "config.json").exists()
+    monkeypatch.setattr(loop, "train_step", train_step)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    train_tiny(stopped, **settings, resume_from_checkpoint="latest")
+    left, right = (load_file(folder / "model.safetensors") for folder in (whole, stopped))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
+    state = {"step": 1, "weights": torch.arange(200_000.0), "trajectory": "{}"}
+    save_checkpoint(tmp_path, state, keep=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # no file may grow past 100 kB
+        with pytest.raises(
+            CheckpointFault, match="^checkpoint-2 cannot be written to .* the last good one is"
+        ) as fault:
+            save_checkpoint(tmp_path, state | {"step": 2}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "checkpoint-1: make room and go on with --resume_from_checkpoint latest." in str(fault.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    kept = load_checkpoint(tmp_path / "checkpoint-1", trajectory={}, before={})
+    assert torch.equal(kept["weights"], state["weights"])
+
+
+def test_a_run_on_a_full_disk_ends_with_one_sentence(tmp_path, monkeypatch, capsys):
+    def half(state, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", half)
+    settings = tiny_settings(tmp_path / "run", max_train_steps=3, checkpointing_steps=2)
+    assert main(arguments(settings)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("train_encoder: checkpoint-2 cannot be written to")
+    assert error.endswith("(No space left on device); make room and start again with --resume_from_checkpoint latest.")
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_loss_that_is_not_finite_names_the_pairs(tmp_path):
+    run = prepare(tiny_config(tmp_path, train_batch_size=3))
+    batch = next(iter(make_loader(run)))
+    batch["pixel_values"][1] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"^the loss of step 1 is nan .* with the pairs 0, 1, 2; lower"):
+        train_step(run, batch)
+
+
+def test_checkpoints_that_do_not_name_a_later_setting_go_on(tmp_path):
+    """A setting that came later had a meaning before: its default, or for `text_pass` the old way to read."""
+    folder = train_tiny(tmp_path / "run", max_train_steps=4, checkpointing_steps=2, text_pass="grouped")
+    path = folder / "checkpoint-4" / "state.pt"
+    state = torch.load(path, weights_only=True)
+    old = json.loads(state["trajectory"])
+    for name in ("text_pass", "gradient_accumulation_steps", "freeze_image_tower"):
+        del old[name]
+    torch.save(state | {"trajectory": json.dumps(old)}, path)
+    now = old | {"text_pass": "grouped", "gradient_accumulation_steps": 1}
+    options = {"before": TrainConfig.before()}
+    assert load_checkpoint(path.parent, trajectory=now, **options)["step"] == 4
+    with pytest.raises(ValueError, match="belongs to a run with another text_pass"):
+        load_checkpoint(path.parent, trajectory=now | {"text_pass": "packed"}, **options)
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path):
+    for step in (1, 2, 10):
+        save_checkpoint(tmp_path, {"step": step}, keep=2)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-10"]

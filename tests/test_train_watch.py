@@ -1,0 +1,227 @@
+"""What the trainee sees: the bar, retrieval on the way and its warning, trackers, pictures, the card, the upload."""
+
+import json
+import sys
+
+import pytest
+import yaml
+from accelerate.state import AcceleratorState
+from PIL import Image
+
+from tests.tiny_world import save_tiny_clip, tiny_pipeline
+from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
+from train_encoder import evaluation, hub
+from train_encoder.__main__ import main
+from train_encoder.evaluation import evaluate, fall_of_short, read_heldout
+from train_encoder.hub import HubFault, check_hub, push_folder
+from train_encoder.run import prepare
+from train_encoder.watch import Watch
+
+
+@pytest.fixture(autouse=True)
+def _fresh_accelerator():
+    """Accelerate keeps one state per process; each test is a run of its own."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Held-out sets that take no time."""
+    monkeypatch.setattr(evaluation, "FAMILIES", 3)
+    monkeypatch.setattr(evaluation, "SHORT", 12)
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "eval_log.jsonl").read_text().splitlines()]
+
+
+def test_the_bar_shows_losses_temperature_and_pace(tmp_path):
+    with Watch(prepare(tiny_config(tmp_path))) as watch:
+        row = {"loss": 1.0, "long": 0.5, "short": 2.0, "scale": 14.3, "seconds": 0.5}
+        watch._since -= 2.0
+        shown = watch._shown(row)
+    assert {name: shown[name] for name in ("loss", "long", "short", "scale")} == {
+        "loss": "1.000", "long": "0.500", "short": "2.000", "scale": "14.3"
+    }  # fmt: skip
+    assert 3.5 < float(shown["images/s"]) <= 4.0  # 8 pairs in 2 seconds
+    assert (watch.bar.total, watch.bar.unit) == (3, "step")
+
+
+def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, capsys):
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "max_train_steps": 4}
+    settings |= {"eval_steps": 2, "checkpointing_steps": 3}
+    folder = train_tiny(tmp_path / "run", **settings)
+    rows = rows_of(folder)
+    assert [row["step"] for row in rows] == [0, 2, 4]
+    assert set(rows[0]) == {"step", *(f"{n}_{w}_r1" for n in ("keep", "move", "remove", "short") for w in
+                                      ("t2i", "i2t"))}  # fmt: skip
+    assert "step 2: R@1 t2i/i2t keep " in capsys.readouterr().out
+    plain = train_tiny(tmp_path / "plain", **settings | {"eval_steps": 0})
+    assert (plain / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    # A resumed run keeps the measurement of the start and drops what it makes again.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    train_tiny(folder, **settings, resume_from_checkpoint="latest")
+    assert [row["step"] for row in rows_of(folder)] == [0, 2, 4]
+
+
+def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
+    from debias_sd.heldout import short_set
+    from debias_sd.retrieval import embed_scenes, embed_texts, load_dual_encoder, score
+
+    config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
+    found = evaluate(prepare(config), read_heldout(config, size=48))
+    encoder, shorts = load_dual_encoder(base), short_set(0, count=12)
+    wanted = score(embed_scenes(encoder, shorts.scenes), embed_texts(encoder, shorts.texts["summary"]))
+    assert found["short_t2i_r1"] == wanted["t2i"]["r1"]
+    assert found["short_i2t_r1"] == wanted["i2t"]["r1"]
+
+
+def test_a_run_measures_on_pairs_of_its_own(tmp_path):
+    lines = []
+    for number in range(4):
+        Image.new("RGB", (48, 48), (60 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"file_name": f"{number}.png", "text": f"A red star {number}. It is small. It glows."}))
+    lines.append(json.dumps({"file_name": "none.png", "text": "A box."}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    config = tiny_config(tmp_path, eval_steps=1, eval_data=str(tmp_path / "metadata.jsonl"), eval_limit=3)
+    heldout = read_heldout(config, size=48)
+    assert len(heldout.pictures) == 3
+    assert heldout.short_texts[1] == "A red star 1."
+    assert heldout.texts["remove"][1] == "It is small. It glows."
+    (tmp_path / "metadata.jsonl").write_text(lines[0])
+    with pytest.raises(ValueError, match="^eval_data .* has 1 usable pairs, at least 2 are needed"):
+        read_heldout(config, size=48)
+
+
+def test_a_fall_of_short_captions_is_told_with_numbers_and_noise_is_not():
+    first = {"step": 0, "short_t2i_r1": 60.0}
+    told = fall_of_short(first, {"step": 9, "short_t2i_r1": 40.0}, pairs=200)
+    assert "R@1 fell from 60.0 to 40.0 on 200 pairs" in told
+    assert fall_of_short(first, {"step": 9, "short_t2i_r1": 54.0}, pairs=200) is None  # an error is 3.5 points
+    assert fall_of_short(first, {"step": 9, "short_t2i_r1": 54.0}, pairs=20_000)
+    assert fall_of_short(first, {"step": 9, "short_t2i_r1": 70.0}, pairs=200) is None
+
+
+def test_the_warning_reaches_the_terminal(base, tmp_path, few, monkeypatch, capsys):
+    falling = iter([90.0, 10.0])
+    row = {f"{n}_{w}_r1": 50.0 for n in ("keep", "move", "remove", "short") for w in ("t2i", "i2t")}
+    monkeypatch.setattr(
+        "train_encoder.watch.evaluate", lambda run, _: {"step": run.step} | row | {"short_t2i_r1": next(falling)}
+    )
+    train_tiny(tmp_path / "run", max_train_steps=2, eval_steps=2)
+    assert "warning: short captions find their pictures less often than at step 0" in capsys.readouterr().out
+
+
+FAKE_TRACKIO = """
+calls = []
+class config(dict): pass
+class Run:
+    def __init__(self): self.config = {}
+    def log(self, values, step=None, **kw): calls.append(("log", values, step))
+    def finish(self): calls.append(("finish",))
+def init(project, **kw):
+    calls.append(("init", project)); return Run()
+def log(values, step=None, **kw): calls.append(("log", values, step))
+def finish(): calls.append(("finish",))
+config = {}
+"""
+
+
+def test_a_tracker_of_accelerates_gets_every_step(tmp_path, few, monkeypatch):
+    (tmp_path / "trackio.py").write_text(FAKE_TRACKIO)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train_tiny(tmp_path / "run", max_train_steps=2, eval_steps=2, report_to="trackio", tracker_project_name="mine")
+    calls = sys.modules.pop("trackio").calls
+    assert calls[0] == ("init", "mine")
+    logged = [call for call in calls if call[0] == "log"]
+    steps = [step for _, values, step in logged if "loss" in values]
+    assert steps == [1, 2]
+    assert any("eval/keep_t2i_r1" in values for _, values, _ in logged)
+    assert calls[-1] == ("finish",)
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_that_is_not_installed_is_one_sentence(tmp_path, capsys, name):
+    assert main(arguments(tiny_settings(tmp_path, report_to=f"tensorboard,{name}"))) == 2
+    error = capsys.readouterr().err
+    assert error == f"train_encoder: report_to is {name}, which is not installed; pip install {name}, or set none.\n"
+
+
+@pytest.mark.slow
+def test_validation_prompts_are_drawn_with_the_encoder_as_it_is(tmp_path):
+    tiny_pipeline().save_pretrained(tmp_path / "sd")
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(save_tiny_clip(tmp_path / "clip"))}
+    settings |= {"validation_prompts": ["A red star, small!"], "validation_pipeline": str(tmp_path / "sd")}
+    settings |= {"validation_steps": 1, "max_train_steps": 2}
+    folder = train_tiny(tmp_path / "run", **settings)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.glob("validation/*/*"))
+    assert files == ["validation/step-1/0-a-red-star-small.png", "validation/step-2/0-a-red-star-small.png"]
+    with Image.open(folder / files[0]) as image:
+        assert image.size == (48, 48)
+    assert (folder / files[0]).read_bytes() != (folder / files[1]).read_bytes()
+
+
+def test_half_a_wish_for_pictures_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="^of validation_prompts, validation_pipeline and validation_steps some are"):
+        tiny_config(tmp_path, validation_prompts=["x"])
+
+
+def test_the_card_says_what_was_trained_and_measured(base, tmp_path, few):
+    folder = train_tiny(tmp_path / "my-encoder", recipe="debias", pretrained_model_name_or_path=str(base), eval_steps=3)
+    card = (folder / "README.md").read_text()
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "transformers"
+    assert "debias" in head["tags"]
+    assert "reads 248 tokens" in card
+    assert "3 steps of 8 pairs (1 process(es)); short_weight 0.1" in card
+    assert str(tmp_path) not in card
+    assert [line.split(" |")[0] for line in card.splitlines() if line.startswith("| ")] == ["| step", "| 0", "| 3"]
+
+
+class FakeHub:
+    """Keeps what it is asked; in the place of huggingface_hub.HfApi."""
+
+    asked: list = []
+
+    def create_repo(self, name, *, exist_ok):
+        from huggingface_hub import RepoUrl
+
+        self.asked.append(("create", name, exist_ok))
+        return RepoUrl(f"https://huggingface.co/someone/{name.split('/')[-1]}")
+
+    def upload_folder(self, **options):
+        self.asked.append(("upload", options))
+
+
+def test_the_folder_is_uploaded_without_what_is_not_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeHub)
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    FakeHub.asked = []
+    folder = train_tiny(tmp_path / "run", max_train_steps=2, push_to_hub=True, hub_model_id="someone/mine")
+    assert FakeHub.asked[0] == ("create", "someone/mine", True)
+    options = FakeHub.asked[1][1]
+    assert (options["repo_id"], options["folder_path"]) == ("someone/mine", folder)
+    assert "checkpoint-*" in options["ignore_patterns"]
+    assert "uploaded to https://huggingface.co/someone/mine" in capsys.readouterr().out
+
+
+def test_what_the_hub_lacks_is_said_before_and_after_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert main(arguments(tiny_settings(tmp_path, push_to_hub=True))) == 2
+    assert "push_to_hub is set and nobody is logged in; run `hf auth login`" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="^hub_model_id 'a/b/c' is no name of a repository"):
+        check_hub("a/b/c")
+    # HF_HUB_OFFLINE is on in the tests: the real client refuses, the folder stays.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubFault, match=r"could not be uploaded to mine .*; it is whole on disk: upload it later with"):
+        push_folder(tmp_path, "mine")
+    assert hub.LEFT_BEHIND[0] == "checkpoint-*"

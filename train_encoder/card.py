@@ -1,0 +1,95 @@
+"""The model card of a finished folder: README.md with what the hub reads of it, what was trained and how to use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from train_encoder.evaluation import PROBED
+
+if TYPE_CHECKING:
+    from train_encoder.settings import TrainConfig
+
+METHODS = {
+    "debias": ("DeBias-CLIP", "2602.22419"),
+    "long-clip": ("Long-CLIP", "2403.15378"),
+    "short-only": ("contrastive pre-training", "2103.00020"),
+}
+_SHOWN = (
+    "short_weight",
+    "label_smoothing",
+    "components",
+    "learning_rate",
+    "lr_warmup_steps",
+    "seed",
+    "mixed_precision",
+)
+
+
+def write_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) -> None:
+    """Write README.md into the folder."""
+    (folder / "README.md").write_text(make_card(folder, config, provenance=provenance), encoding="utf-8")
+
+
+def make_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) -> str:
+    """The card's text; numbers come from the run's own files."""
+    positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["text_config"][
+        "max_position_embeddings"
+    ]
+    method, paper = METHODS[config.recipe]
+    pairs = config.train_batch_size * config.gradient_accumulation_steps * provenance["processes"]
+    head = {"library_name": "transformers", "pipeline_tag": "zero-shot-image-classification"}
+    head |= {"tags": ["clip", "text-encoder", "stable-diffusion", config.recipe]}
+    base = config.pretrained_model_name_or_path
+    if base is not None and len(base.split("/")) == 2 and not Path(base).exists():
+        head["base_model"] = base
+    lines = [
+        "---",
+        yaml.safe_dump(head, sort_keys=False).rstrip(),
+        "---",
+        "",
+        f"# {folder.resolve().name}",
+        "",
+        f"A CLIP whose text encoder reads {positions} tokens, trained with the `{config.recipe}` recipe: {method} "
+        f"(arXiv {paper}). Start: {_said(base) or 'from scratch'}. Data: {_said(config.train_data)}.",
+        "",
+        "```python",
+        "from transformers import CLIPModel, CLIPTokenizer",
+        "",
+        f'model, tokenizer = (kind.from_pretrained("{folder.resolve().name}") for kind in (CLIPModel, CLIPTokenizer))',
+        "```",
+        "",
+        "As the text encoder of a Stable Diffusion pipeline that was trained on CLIP of the same size: "
+        "`debias_sd.load_debias_pipeline(BASE, FOLDER)`.",
+        "",
+        f"## Training\n\n{config.max_train_steps} steps of {pairs} pairs ({provenance['processes']} process(es)); "
+        + ", ".join(f"{name} {getattr(config, name)}" for name in _SHOWN)
+        + ". `provenance.json` has all settings, versions and the last losses.",
+        "",
+        *_measured(folder),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _said(name: str | None) -> str | None:
+    """A hub id or data kind as it is; of a local path its last part, because the rest says nothing elsewhere."""
+    if name is None or not Path(name.split(":", 1)[-1]).exists():
+        return name
+    return Path(name).name
+
+
+def _measured(folder: Path) -> list[str]:
+    """Retrieval before and after, where the run measured it."""
+    path = folder / "eval_log.jsonl"
+    if not path.is_file():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    table = ["## Retrieval on held-out pairs", "", "R@1 in percent, text to image / image to text.", ""]
+    table += [f"| step | {' | '.join(PROBED)} | short |", "|---" * (len(PROBED) + 2) + "|"]
+    for row in (rows[0], rows[-1]):
+        cells = (f"{row[f'{name}_t2i_r1']:.1f} / {row[f'{name}_i2t_r1']:.1f}" for name in (*PROBED, "short"))
+        table.append(f"| {row['step']} | {' | '.join(cells)} |")
+    return table

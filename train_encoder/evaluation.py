@@ -1,0 +1,141 @@
+"""Retrieval on held-out pairs while a run trains: full captions, the summary moved or dropped, and short captions.
+
+The paper's protocol (arXiv 2602.22419): normalised features, dot product, R@1 of both directions in percent. Training
+on long captions can cost what CLIP knows of short ones; that is why they are measured too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from debias_sd.captions import PROBES, first_only
+from debias_sd.datasets.names import open_records
+from debias_sd.datasets.pictures import PictureFault, read_image
+from debias_sd.heldout import short_set, twin_set
+from debias_sd.retrieval import score
+from debias_sd.shapes.render import render
+from debias_sd.tokens import tokenize
+from train_encoder.batches import normalise
+
+if TYPE_CHECKING:
+    from train_encoder.run import Run
+    from train_encoder.settings import TrainConfig
+
+PROBED = ("keep", "move", "remove")
+FAMILIES, SHORT = 50, 200  # of the shapes world
+BATCH = 32
+ERRORS = 2.0  # standard errors of the first measurement that a fall must exceed to be told
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Pictures, uint8 [size, size, 3] each, with the texts of every probe; `short` has pictures of its own."""
+
+    pictures: list[np.ndarray]
+    texts: dict[str, list[str]]
+    short_pictures: list[np.ndarray]
+    short_texts: list[str]
+
+
+def read_heldout(config: TrainConfig, *, size: int) -> HeldOut:
+    """The pairs of `eval_data`, at most `eval_limit`; without it, those of the shapes world that no run trains on.
+
+    A pair whose picture cannot be read is left out. Raises ValueError when none is left.
+    """
+    if config.eval_data is None:
+        twins, shorts = twin_set(0, families=FAMILIES), short_set(0, count=SHORT)
+        captions = [caption.text for caption in twins.captions]
+        pictures, short_pictures = ([render(scene) for scene in one.scenes] for one in (twins, shorts))
+        short_texts = shorts.texts["summary"]
+    else:
+        pictures, captions, short_texts = _read_pairs(config, size=size)
+        short_pictures = pictures
+    texts = {name: [PROBES[name](caption) for caption in captions] for name in PROBED}
+    return HeldOut(pictures, texts, short_pictures, short_texts)
+
+
+def _read_pairs(config: TrainConfig, *, size: int) -> tuple[list[np.ndarray], list[str], list[str]]:
+    """Pictures, captions and short captions: a record's own or, without, its first sentence."""
+    records = open_records(config.eval_data)
+    pictures, captions, shorts = [], [], []
+    for index in range(min(len(records), config.eval_limit)):
+        record = records[index]
+        text = next((" ".join(caption.split()) for caption in record.captions if caption.strip()), "")
+        try:
+            picture = read_image(record.image, size=size)
+        except PictureFault:
+            continue
+        if text:
+            pictures.append(picture)
+            captions.append(text)
+            shorts.append(record.short or first_only(text))
+    if len(pictures) < 2:
+        found = f"eval_data {config.eval_data} has {len(pictures)} usable pairs"
+        raise ValueError(f"{found}, at least 2 are needed; check its paths.")
+    return pictures, captions, shorts
+
+
+@torch.no_grad()
+def evaluate(run: Run, heldout: HeldOut) -> dict[str, float]:
+    """R@1 in percent of each probe and of the short captions, text to image (t2i) and image to text (i2t)."""
+    was_training = run.towers.training
+    run.towers.eval()
+    try:
+        images = _image_features(run, heldout.pictures)
+        same = heldout.short_pictures is heldout.pictures
+        short_images = images if same else _image_features(run, heldout.short_pictures)
+        pairs = {name: (images, texts) for name, texts in heldout.texts.items()}
+        pairs["short"] = (short_images, heldout.short_texts)
+        row: dict[str, float] = {"step": run.step}
+        for name, (pictures, texts) in pairs.items():
+            found = score(pictures, _text_features(run, texts))
+            row |= {f"{name}_{way}_r1": found[way]["r1"] for way in ("t2i", "i2t")}
+        return row
+    finally:
+        run.towers.train(was_training)
+
+
+def _image_features(run: Run, pictures: list[np.ndarray]) -> np.ndarray:
+    found = []
+    for start in range(0, len(pictures), BATCH):
+        pixels = normalise(pictures[start : start + BATCH], run.data.mean, run.data.std)
+        with run.accelerator.autocast():
+            found.append(_normalised(run.towers.image_features(pixels.to(run.accelerator.device))))
+    return np.concatenate(found)
+
+
+def _text_features(run: Run, texts: list[str]) -> np.ndarray:
+    ids = tokenize(run.tokenizer, texts, length=run.tokenizer.model_max_length, pad_id=run.config.pad_id)
+    found = []
+    for rows in ids.split(BATCH):
+        with run.accelerator.autocast():
+            found.append(_normalised(run.towers.text_features(rows.to(run.accelerator.device))))
+    return np.concatenate(found)
+
+
+def _normalised(features: torch.Tensor) -> np.ndarray:
+    return F.normalize(features.float(), dim=-1).cpu().numpy()
+
+
+def describe(row: dict[str, float]) -> str:
+    """One line: R@1 text to image and image to text of each probe."""
+    parts = (f"{name} {row[f'{name}_t2i_r1']:.1f}/{row[f'{name}_i2t_r1']:.1f}" for name in (*PROBED, "short"))
+    return f"step {row['step']}: R@1 t2i/i2t {', '.join(parts)}"
+
+
+def fall_of_short(first: dict[str, float], row: dict[str, float], *, pairs: int) -> str | None:
+    """A sentence when short-caption retrieval fell by more than measurement error since `first`, else None."""
+    before, now = (each["short_t2i_r1"] for each in (first, row))
+    error = 100 * math.sqrt(max(before / 100 * (1 - before / 100), 1 / pairs) / pairs)
+    if before - now <= ERRORS * error:
+        return None
+    return (
+        f"short captions find their pictures less often than at step {first['step']}: R@1 fell from {before:.1f} to "
+        f"{now:.1f} on {pairs} pairs; a smaller learning_rate or a larger short_weight holds them."
+    )

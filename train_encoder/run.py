@@ -1,0 +1,138 @@
+"""A run that is ready to train: models, data, optimizer, and the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from debias_sd.datasets.faults import Faults
+from debias_sd.report import check_writable
+from train_encoder.checkpoints import find_checkpoint, load_checkpoint
+from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
+from train_encoder.features import load_features
+from train_encoder.hub import check_hub
+from train_encoder.model import FrozenRows, Towers, load_start, make_heads, stretch_start
+from train_encoder.processes import start_processes
+from train_encoder.stay_close import StayClose
+from train_encoder.stopping import StopRequest
+from train_encoder.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import CLIPTokenizer
+
+    from train_encoder.settings import TrainConfig
+
+
+@dataclass
+class Run:
+    """All parts of a run that is ready to train, at update number `step`."""
+
+    config: TrainConfig
+    accelerator: Accelerator
+    tokenizer: CLIPTokenizer
+    towers: Towers  # the bare module
+    wrapped: torch.nn.Module  # the same one as accelerate wraps it
+    optimizer: torch.optim.Optimizer
+    frozen: FrozenRows | None
+    stay_close: StayClose | None
+    data: ShapesPairs | RecordPairs
+    faults: Faults  # records on disk that had to be replaced, of all processes
+    step: int = 0
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.output_dir)
+
+    def trajectory(self) -> dict[str, Any]:
+        """What decides the weights: two runs with equal values are the same run."""
+        return self.config.trajectory() | {"number of processes": self.accelerator.num_processes}
+
+
+def prepare(config: TrainConfig) -> Run:
+    """Load everything, and the checkpoint to go on from; ValueError for what the user can mend."""
+    check_writable(Path(config.output_dir) / "train_log.jsonl")
+    check_trackers(config.report_to)
+    if config.push_to_hub:
+        check_hub(config.hub_model_id)
+    accelerator = start_processes(config)
+    model, tokenizer = load_start(config)
+    stay_close = StayClose(model.text_model) if config.stay_close_weight else None
+    model = stretch_start(model, tokenizer, config)
+    towers = make_towers(model, config)
+    wrapped = accelerator.prepare(towers)
+    if stay_close is not None:
+        stay_close.start.to(accelerator.device)
+    frozen = None
+    if config.stretch_factor > 1:
+        frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
+    pairs = accelerator.num_processes * config.gradient_accumulation_steps
+    data = open_pairs(config, size=model.config.vision_config.image_size, processes=pairs)
+    if config.freeze_image_tower:
+        total = config.max_train_steps * config.train_batch_size * pairs
+        count = len(data.records) if isinstance(data, RecordPairs) else total
+        data.features = load_features(accelerator, towers, data, config, count=count)
+    advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
+    faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
+    optimizer = make_optimizer(towers, config)
+    run = Run(config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults)
+    torch.manual_seed(config.seed + accelerator.process_index)
+    resume(run)
+    return run
+
+
+def make_towers(model: torch.nn.Module, config: TrainConfig) -> Towers:
+    """Both towers in training mode, frozen, recomputed and compiled as `config` says.
+
+    All of it before they are wrapped: DistributedDataParallel waits for the gradient of every parameter that wants one.
+    """
+    towers = Towers(model, config, make_heads(model, config)).train()
+    if config.freeze_image_tower:
+        model.vision_model.requires_grad_(False)
+        model.visual_projection.requires_grad_(False)
+    if config.gradient_checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    if config.torch_compile:
+        # Layer by layer: one small graph that all layers share, whatever the lengths.
+        for layer in (*model.text_model.encoder.layers, *model.vision_model.encoder.layers):
+            layer.compile(dynamic=True)
+    dropout = max(model.config.text_config.attention_dropout, model.config.vision_config.attention_dropout)
+    if dropout and config.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"the pretrained model has attention_dropout {dropout}, with gradient_accumulation_steps every pair is "
+            "read twice and must give the same features; set attention_dropout in its config.json to 0."
+        )
+    return towers
+
+
+def make_optimizer(towers: Towers, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW over every parameter that trains, one group."""
+    return torch.optim.AdamW(
+        [parameter for parameter in towers.parameters() if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.adam_weight_decay,
+        fused=True,
+    )
+
+
+def resume(run: Run) -> None:
+    """Go on from the checkpoint that the settings name, where there is one."""
+    path = find_checkpoint(run.folder, run.config.resume_from_checkpoint)
+    if path is None:
+        if run.config.resume_from_checkpoint:
+            run.accelerator.print(f"no checkpoint in {run.folder}, starting anew")
+        return
+    state = load_checkpoint(path, trajectory=run.trajectory(), before=run.config.before())
+    run.towers.load_state_dict(state["towers"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    run.step = state["step"]
+    run.faults.add(json.loads(state.get("faults", "[]")))
+    torch.set_rng_state(state["rng"][run.accelerator.process_index])
+    run.accelerator.print(f"resuming from {path} at step {run.step}")

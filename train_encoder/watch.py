@@ -1,0 +1,90 @@
+"""What the trainee sees: a bar with the losses and the pace, the log and its trackers, retrieval, pictures."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from train_encoder.evaluation import HeldOut, describe, evaluate, fall_of_short, read_heldout
+from train_encoder.log import TrainLog
+from train_encoder.trackers import open_trackers
+from train_encoder.validation import draw_validation
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from train_encoder.run import Run
+
+
+class Watch:
+    """Enter it around the loop. Only the main process says and writes anything; the others wait where it takes long."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.main = run, run.accelerator.is_main_process
+        self._pairs = run.config.train_batch_size * run.config.gradient_accumulation_steps
+        self._pairs *= run.accelerator.num_processes
+        self._heldout: HeldOut | None = None
+
+    def __enter__(self) -> Watch:
+        from tqdm import tqdm
+
+        run, config = self.run, self.run.config
+        self.bar = tqdm(total=config.max_train_steps, initial=run.step, disable=not self.main, unit="step")
+        if self.main:
+            trackers = open_trackers(config, run.folder, start=run.step)
+            self.log = TrainLog(run.folder, start=run.step, trackers=trackers)
+        self._since = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+        if self.main:
+            self.log.close()
+
+    def begin(self) -> None:
+        """Measure the start, which later measurements are held against."""
+        if self.run.config.eval_steps and self.run.step == 0:
+            self._measure()
+
+    def step(self, row: dict[str, float]) -> None:
+        """Log a step, and measure or draw when that is due."""
+        if self.main:
+            self.log.write(row)
+        self.bar.update()
+        self.bar.set_postfix(self._shown(row), refresh=False)
+        config, number = self.run.config, self.run.step
+        if config.eval_steps and number % config.eval_steps == 0:
+            self._measure()
+        if config.validation_steps and number % config.validation_steps == 0:
+            self._draw()
+
+    def _shown(self, row: dict[str, float]) -> dict[str, str]:
+        """Losses, temperature (the factor of the logits) and the pace of all processes since the last step."""
+        now = time.monotonic()
+        pace, self._since = self._pairs / max(now - self._since, 1e-6), now
+        parts = {name: f"{row[name]:.3f}" for name in ("loss", "long", "short", "contrastive") if name in row}
+        if "contrastive" in parts and "grounding" not in row:
+            del parts["contrastive"]  # it is the loss
+        return parts | {"scale": f"{row['scale']:.1f}", "images/s": f"{pace:.1f}"}
+
+    def _measure(self) -> None:
+        if self.main:
+            size = self.run.towers.clip.config.vision_config.image_size
+            self._heldout = self._heldout or read_heldout(self.run.config, size=size)
+            row = evaluate(self.run, self._heldout)
+            self.log.write_evaluation(row)
+            self.bar.write(describe(row))
+            fall = fall_of_short(self.log.evaluations()[0], row, pairs=len(self._heldout.short_texts))
+            if fall:
+                self.bar.write(f"warning: {fall}")
+        self.run.accelerator.wait_for_everyone()
+        self._since = time.monotonic()
+
+    def _draw(self) -> None:
+        if self.main:
+            for path in draw_validation(self.run):
+                self.bar.write(f"drawn: {path}")
+        self.run.accelerator.wait_for_everyone()
+        self._since = time.monotonic()
