@@ -1,6 +1,7 @@
 """A base is found as a folder, a hub id or a file; what is wrong with it is told in one sentence."""
 
 import pytest
+from diffusers import StableDiffusionPipeline
 from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
 
 from debias_sd import encoder_folder
@@ -108,6 +109,33 @@ def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch):
     monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="run make weights"):
         load_debias_pipeline()
+
+
+def test_a_base_by_hub_id_comes_from_the_cache(base_folder, encoder_dir, tmp_path, monkeypatch):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--someone--base"
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "snapshots" / commit).symlink_to(base_folder)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    pipe = load_debias_pipeline("someone/base", encoder_dir, cache_dir=tmp_path)
+    assert (type(pipe), pipe.tokenizer.model_max_length) == (StableDiffusionPipeline, 248)
+    with pytest.raises(ValueError, match="the encoder is 64 wide and text_encoder of this base is 32 wide"):
+        load_debias_pipeline("someone/base", tiny_encoder(width=64), cache_dir=tmp_path)
+
+
+def test_a_width_that_does_not_fit_is_told_before_the_weights_are_read(base_folder, tmp_path):
+    folder = spoiled(base_folder, tmp_path, lambda folder: (folder / "unet").unlink())
+    tiny_encoder(width=64).save(tmp_path / "wide")
+    for wide in (tmp_path / "wide", tiny_encoder(width=64)):
+        with pytest.raises(ValueError, match="the encoder is 64 wide and text_encoder of this base is 32 wide"):
+            load_debias_pipeline(folder, wide)
+
+
+def test_a_base_without_an_encoder_named_is_told(base_folder):
+    with pytest.raises(ValueError, match="no encoder is named for .*'stretched' .*or 'base'"):
+        load_debias_pipeline(base_folder)
+    assert load_debias_pipeline(base_folder, "stretched").tokenizer.model_max_length == 248
 
 
 @pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")
