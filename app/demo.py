@@ -32,6 +32,7 @@ _PICK = """element.addEventListener("click", (event) => {
 });"""
 _TO_STAGE = "() => { document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' }); }"
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+_TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's sentence reaches the page
 
 
 def build_demo(models: Models, settings: Settings) -> gr.Blocks:
@@ -156,14 +157,14 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
     parts["cancel"].click(events.cancel, session, None, **_QUICK)
     for place, button in enumerate(parts["choices"]):
         chosen = place if place < len(parts["panels"]) else None
-        voted = button.click(events.voter(chosen), session, shown, **_QUICK)
+        voted = button.click(events.voter(chosen), session, shown, **_TOLD)
         voted.then(events.show_kept, session, kept, **_QUICK)
     parts["read"].click(
         events.read, [prompt, parts["encoders"]], parts["plots"], concurrency_limit=1, api_visibility="private"
     )
     parts["gallery"].pick(events.pick, session, kept, **_QUICK)
-    parts["use"].click(events.use_json, parts["json"], asked, **_QUICK)
-    demo.load(events.use_link, None, asked, **_QUICK)
+    parts["use"].click(events.use_json, parts["json"], asked, **_TOLD)
+    demo.load(events.use_link, None, asked, **_TOLD)
 
 
 def launch(demo: gr.Blocks, settings: Settings) -> None:

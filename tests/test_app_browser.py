@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON o
 PROMPT = prompt_set(7, count=1).captions[0].text
 NASTY = "<img src=x onerror=alert(1)> ${value} {{value}} &amp; <b>bold</b>."
 WAIT = 300_000  # milliseconds; a free core needs a few seconds
+# What gradio's own script says when a page is left while a stream is open.
+LEAVING = ("BodyStreamBuffer was aborted", "Connection errored out")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def page(browser, url):
     opened.locator("#go").wait_for()
     yield opened
     context.close()
-    assert told == []
+    assert [words for words in told if not any(note in words for note in LEAVING)] == []
     assert [address for address in asked if not address.startswith((url, "data:", "blob:"))] == []
 
 
@@ -60,7 +62,7 @@ def wait_status(page, start: str) -> None:
 
 
 def wait_prompt(page, start: str) -> None:
-    page.wait_for_function("t => document.querySelector('#prompt textarea').value.startsWith(t)", arg=start)
+    page.wait_for_function("t => document.querySelector('#prompt textarea')?.value.startsWith(t)", arg=start)
 
 
 def few_steps(page, steps: int = 2) -> None:
@@ -115,9 +117,9 @@ def test_a_sentence_is_moved_by_keyboard_swapped_dragged_and_dropped(page):
 
 
 def test_surprise_and_examples_fill_the_box(page):
+    before = page.locator("#prompt textarea").input_value()
     page.locator("#surprise").click()
-    page.wait_for_function("first => document.querySelector('#prompt textarea').value !== first",
-                           arg=page.locator("#prompt textarea").input_value())  # fmt: skip
+    page.wait_for_function("before => document.querySelector('#prompt textarea').value !== before", arg=before)
     page.get_by_label("Examples").click()
     page.get_by_role("option").nth(1).click()
     wait_prompt(page, prompt_set(0, count=2).captions[1].text[:60])
