@@ -1,0 +1,56 @@
+"""The strength of LoRA layers for one call: multiplied, and given back to the last digit."""
+
+import peft
+import pytest
+import torch
+from tiny import LONG_PROMPT, tiny_sd_pipeline, tiny_text_encoder
+
+from debias_sd import encode_prompt
+from debias_sd.lora_scale import lora_at
+
+
+@pytest.fixture
+def encoder():
+    model = tiny_text_encoder(77)
+    config = peft.LoraConfig(r=4, lora_alpha=3, target_modules=["q_proj", "fc1"], init_lora_weights=False)
+    return peft.inject_adapter_in_model(config, model, "style")
+
+
+def strengths(model):
+    return [part.scaling["style"] for part in model.modules() if isinstance(getattr(part, "scaling", None), dict)]
+
+
+@pytest.mark.parametrize("scale", [0, 0.1, 1.0, -2])
+def test_the_strength_is_multiplied_inside_and_is_what_it_was_behind(encoder, scale):
+    before = strengths(encoder)
+    assert before == [0.75] * 6
+    with lora_at([encoder], scale):
+        assert strengths(encoder) == pytest.approx([0.75 * scale] * 6)
+    assert strengths(encoder) == before
+    with lora_at([encoder], None):
+        assert strengths(encoder) == before
+
+
+def test_it_comes_back_after_a_fault(encoder):
+    before = strengths(encoder)
+    with pytest.raises(RuntimeError, match="no memory"), lora_at([encoder], 0.3):
+        raise RuntimeError("no memory")
+    assert strengths(encoder) == before
+
+
+def test_a_prompt_is_encoded_at_the_scale(encoder):
+    base, pipe = tiny_sd_pipeline(seed=0), tiny_sd_pipeline(seed=0)
+    pipe.text_encoder = encoder
+    base.text_encoder = tiny_text_encoder(77)
+    one, none, half, again = (encode_prompt(pipe, LONG_PROMPT, "bad", lora_scale=scale) for scale in (1, 0, 0.5, 1))
+    plain = encode_prompt(base, LONG_PROMPT, "bad")
+    torch.testing.assert_close(none, plain)
+    for name in one:
+        assert torch.equal(one[name], again[name])
+        assert not torch.allclose(one[name], half[name], atol=1e-2)
+
+
+@pytest.mark.parametrize("scale", [float("inf"), float("nan"), "1"])
+def test_a_scale_that_is_no_number_is_told(encoder, scale):
+    with pytest.raises(ValueError, match="allowed is any finite number"), lora_at([encoder], scale):
+        pass
