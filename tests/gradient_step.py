@@ -26,6 +26,14 @@ def first_step(settings):
     return {"loss": loss, "gradients": gradients, "processes": run.accelerator.num_processes}
 
 
+def largest_difference(one, other):
+    """Of two steps: loss, and gradients relative to the largest of all."""
+    assert one["gradients"].keys() == other["gradients"].keys()
+    scale = max(gradient.abs().max().item() for gradient in one["gradients"].values())
+    gradient = max((one["gradients"][n] - other["gradients"][n]).abs().max().item() for n in one["gradients"])
+    return max(abs(one["loss"] - other["loss"]), gradient / scale)
+
+
 if __name__ == "__main__":
     with open(sys.argv[1]) as file:
         found = {name: first_step(settings) for name, settings in json.load(file).items()}

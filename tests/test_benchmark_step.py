@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import clip_step, train_step
+from benchmarks import clip_step, gpu_train, train_step
 from benchmarks.encode import clip_tokenizer
 
 WORDS = "red blue green small large box star ring house river boat window table garden".split()
@@ -81,6 +81,19 @@ def test_faults_are_one_sentence(texts, capsys):
     errors = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[0] for line in errors] == ["benchmarks/train_step.py"] * 3
     assert "holds 6 captions, a batch needs 7" in errors[1]
+
+
+def test_the_gpus_script_runs_on_a_cpu_and_counts_against_the_cards_peak(texts, tmp_path, capsys):
+    out = tmp_path / "gpu.json"
+    options = ["--device", "cpu", "--small", "--batch", "2", "--rounds", "1", "--texts", str(texts), "--out", str(out)]
+    assert gpu_train.main(options) == 0
+    report = json.loads(out.read_text())
+    assert (report["card"], report["share_of_peak"]) == ("cpu", None)
+    seconds = report["ways"]["ours"]["seconds"][0]
+    assert report["images_per_second"]["ours"] == pytest.approx(2 / seconds)
+    assert "of the floor" in capsys.readouterr().out
+    assert gpu_train.peak_of_card("NVIDIA H200") == 989
+    assert gpu_train.peak_of_card("some card") is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Settings of a training run: files, command line, recipes, faults; and the learning rate."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import train_encoder
 from tests.train_tiny import tiny_config
 from train_encoder.config import make_config, parse_arguments, read_config
+from train_encoder.engines import check_engine
 from train_encoder.run import prepare
 from train_encoder.schedule import learning_rate
 from train_unet.config import UnetConfig, load_config
@@ -28,6 +30,60 @@ def test_published_run_has_the_papers_numbers():
     assert (config.max_train_steps, config.lr_warmup_steps, config.train_batch_size) == (14_598, 200, 64)
     last = learning_rate(14_597, peak=config.learning_rate, warmup=200, total=14_598)
     assert last == 1.1902423935339357e-14
+
+
+def test_the_ablations_rows_differ_in_their_switches_alone():
+    names = ("ablation_removal", "ablation_subsampling", "ablation_padding", "debias_vit_b16")
+    rows = {name: make_config(read_config(CONFIGS[0].parent / f"{name}.yaml")) for name in names}
+    switches = {n: (c.remove_summary, c.subsample, c.front_padding) for n, c in rows.items()}
+    assert switches == {
+        "ablation_removal": (True, False, False),
+        "ablation_subsampling": (True, True, False),
+        "ablation_padding": (True, True, True),
+        "debias_vit_b16": (True, True, True),
+    }
+    rest = [dataclasses.asdict(config) for config in rows.values()]
+    for name in ("output_dir", "remove_summary", "subsample", "front_padding"):
+        for row in rest:
+            del row[name]
+    assert all(row == rest[0] for row in rest)
+
+
+def test_the_large_run_is_the_published_one_in_chunks():
+    small, large = (make_config(read_config(CONFIGS[0].parent / f"debias_vit_{n}.yaml")) for n in ("b16", "l14"))
+    assert large.train_batch_size * large.gradient_accumulation_steps == small.train_batch_size
+    assert (large.learning_rate, large.max_train_steps) == (small.learning_rate, small.max_train_steps)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP"), ("deepspeed_zero2", "DEEPSPEED")])
+def test_accelerates_configs_are_what_accelerate_reads(name, kind):
+    from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+
+    config = load_config_from_file(str(CONFIGS[0].parent / "accelerate" / f"{name}.yaml"))
+    assert isinstance(config, ClusterConfig)
+    assert config.distributed_type == kind
+    if name == "fsdp2":
+        assert config.fsdp_config["fsdp_version"] == 2
+        assert config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == "CLIPEncoderLayer"
+
+
+def test_what_an_engine_cannot_do_is_one_sentence():
+    for engine, settings, message in (
+        ("shards", {"eval_steps": 1}, "^eval_steps and validation_steps read whole weights and the engine is shards"),
+        ("deepspeed", {"checkpointing_steps": 1}, "^checkpointing_steps and gradient_accumulation_steps do not work"),
+    ):
+        check_engine("whole", tiny_config(Path("x"), **settings))
+        with pytest.raises(ValueError, match=message):
+            check_engine(engine, tiny_config(Path("x"), **settings))
+
+
+def test_lists_come_from_yaml_and_the_command_line():
+    assert tiny_config(Path("x"), report_to="tensorboard, trackio").report_to == "tensorboard, trackio"
+    with pytest.raises(ValueError, match="report_to is 'mlflow', allowed are none, tensorboard, wandb, trackio"):
+        tiny_config(Path("x"), report_to="tensorboard,mlflow")
+    drawn = {"validation_pipeline": "sd", "validation_steps": 1}
+    assert tiny_config(Path("x"), validation_prompts="one", **drawn).validation_prompts == ["one"]
+    assert tiny_config(Path("x"), validation_prompts=["one", "two"], **drawn).validation_prompts == ["one", "two"]
 
 
 def test_schedule_warms_up_and_falls():

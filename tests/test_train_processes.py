@@ -2,16 +2,21 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from PIL import Image
 from safetensors.torch import load_file
 
+from tests.gradient_step import first_step, largest_difference
 from tests.train_tiny import arguments, tiny_settings, train_tiny
+from train_encoder.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -20,12 +25,18 @@ SEVERAL = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
 PLAIN = ["--mixed_precision", "no", "--dynamo_backend", "no"]
 
 
-def launch(options, settings, port):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
-    command = [*ACCELERATE, *options, *PLAIN, "--main_process_port", str(port), "-m", "train_encoder"]
-    return subprocess.run(
-        [*command, *arguments(settings)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
-    )
+def command_of(options, port, module="train_encoder"):
+    return [*ACCELERATE, *options, *PLAIN, "--main_process_port", str(port), "-m", module]
+
+
+def environment_of(port):
+    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
+
+
+def launch(options, settings, port, module="train_encoder"):
+    command = [*command_of(options, port, module), *arguments(settings)]
+    options = {"cwd": ROOT, "env": environment_of(port), "capture_output": True, "text": True, "timeout": 500}
+    return subprocess.run(command, **options, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +79,116 @@ def test_plain_cpu_launch_says_that_it_is_one_process(tmp_path):
     )
     assert stopped.returncode != 0
     assert "has 1 process(es), expected 2; start several" in stopped.stderr
+
+
+def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(base, tmp_path, record_property):
+    """1 x 8, 2 x 4, chunks of 2 in 2 processes, chunks of 4 in one; DistributedDataParallel and gloo as in training."""
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "stay_close_weight": 0.5}
+    frozen = settings | {"freeze_image_tower": True, "image_features_dir": str(tmp_path / "kept")}
+    several = {
+        "2 x 4": settings | {"train_batch_size": 4},
+        "2 x 2 x 2": settings | {"train_batch_size": 2, "gradient_accumulation_steps": 2},
+        "frozen 2 x 4": frozen | {"train_batch_size": 4},
+        "recomputed 2 x 4": settings | {"train_batch_size": 4, "gradient_checkpointing": True},
+    }
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({n: tiny_settings(tmp_path / n.replace(" ", ""), **s) for n, s in several.items()}))
+    command = [*command_of(SEVERAL, 29616, "tests.gradient_step"), str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment_of(29616), capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = torch.load(f"{path}.pt", weights_only=True)
+    assert {step["processes"] for step in found.values()} == {2}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    whole = first_step(tiny_settings(tmp_path / "one", **settings, train_batch_size=8))
+    chunks = {"train_batch_size": 4, "gradient_accumulation_steps": 2}
+    found["1 x 4 x 2"] = first_step(tiny_settings(tmp_path / "chunks", **settings, **chunks))
+    frozen_whole = first_step(tiny_settings(tmp_path / "frozen", **frozen, train_batch_size=8))
+    for name, step in found.items():
+        difference = largest_difference(frozen_whole if name.startswith("frozen") else whole, step)
+        record_property(name, difference)
+        assert difference < 1e-5
+
+
+def test_two_killed_processes_go_on_bit_for_bit_inside_an_epoch(base, tmp_path):
+    lines = []
+    for number in range(20):
+        Image.new("RGB", (48, 48), (12 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"file_name": f"{number}.png", "text": f"a red star. a box {'. a disc' * number}."}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "train_batch_size": 2}
+    settings |= {"train_data": str(tmp_path), "max_train_steps": 400, "checkpointing_steps": 3}
+    settings |= {"checkpoints_total_limit": 1000, "dataloader_num_workers": 1}
+    killed = tmp_path / "killed"
+    command = [*command_of(SEVERAL, 29617), *arguments(tiny_settings(killed, **settings))]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment_of(29617), start_new_session=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 300
+        while len(list_checkpoints(killed)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    reached = int(list_checkpoints(killed)[-1].name.removeprefix("checkpoint-"))
+    assert reached < 390
+    # An epoch is 5 steps: the next 6 cross into another one wherever they begin.
+    rest = {"resume_from_checkpoint": "latest"}
+    resumed = launch_until(killed, settings | rest, 29618, step=reached + 6)
+    whole = launch_until(tmp_path / "whole", settings, 29619, step=reached + 6)
+    assert resumed.keys() == whole.keys()
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def launch_until(folder, settings, port, *, step):
+    """Run two processes until checkpoint `step` is there, kill them, return its weights."""
+    command = [*command_of(SEVERAL, port), *arguments(tiny_settings(folder, **settings))]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment_of(port), start_new_session=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    path = folder / f"checkpoint-{step}" / "state.pt"
+    try:
+        deadline = time.monotonic() + 300
+        while not path.is_file() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return torch.load(path, weights_only=True)["towers"]
+
+
+def test_shards_train_what_whole_weights_do_and_go_on_from_a_checkpoint(base, tmp_path):
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "adam_epsilon": 1e-2}
+    settings |= {"train_batch_size": 4, "max_train_steps": 4, "learning_rate": 0.1, "adam_weight_decay": 0.1}
+    settings |= {"checkpointing_steps": 2, "checkpoints_total_limit": 5}
+    whole = launch(SEVERAL, tiny_settings(tmp_path / "whole", **settings), 29620)
+    assert whole.returncode == 0, whole.stderr
+    folders = {"shards": settings, "chunks": settings | {"train_batch_size": 2, "gradient_accumulation_steps": 2}}
+    for port, (name, wanted) in enumerate(folders.items(), start=29621):
+        shards = launch(SEVERAL, tiny_settings(tmp_path / name, **wanted), port, module="tests.sharded_run")
+        assert shards.returncode == 0, shards.stderr
+    start, one, *others = (load_file(f / "model.safetensors") for f in (base, tmp_path / "whole", *(
+        tmp_path / name for name in folders)))  # fmt: skip
+    table = "text_model.embeddings.position_embedding.weight"
+    for other in others:
+        assert other["logit_scale"].shape == ()
+        assert torch.equal(other[table][:20], start[table][:20])
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=0)
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    (tmp_path / "shards" / "checkpoint-2").rename(resumed / "checkpoint-2")
+    again = tiny_settings(resumed, **settings, resume_from_checkpoint="latest")
+    done = launch(SEVERAL, again, 29624, module="tests.sharded_run")
+    assert done.returncode == 0, done.stderr
+    assert "at step 2" in done.stdout
+    left, right = (load_file(f / "model.safetensors") for f in (tmp_path / "shards", resumed))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    # Whole weights do not go on from shards: the optimizer's state has another form.
+    mixed = launch(SEVERAL, again, 29625)
+    assert mixed.returncode != 0
+    assert "belongs to a run with another engine" in mixed.stderr

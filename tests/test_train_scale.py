@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from debias_sd.datasets.pictures import PictureFault
-from tests.gradient_step import first_step
+from tests.gradient_step import first_step, largest_difference
 from tests.train_tiny import tiny_config, tiny_settings, train_tiny
 from train_encoder.features import ImageFeatures
 from train_encoder.run import prepare
@@ -30,14 +30,6 @@ def _fresh_accelerator():
 def base(tmp_path_factory):
     AcceleratorState._reset_state(reset_partial_state=True)
     return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
-
-
-def largest_difference(one, other):
-    """Of two steps: loss, and gradients relative to the largest of all."""
-    assert one["gradients"].keys() == other["gradients"].keys()
-    scale = max(gradient.abs().max().item() for gradient in one["gradients"].values())
-    gradient = max((one["gradients"][n] - other["gradients"][n]).abs().max().item() for n in one["gradients"])
-    return max(abs(one["loss"] - other["loss"]), gradient / scale)
 
 
 @pytest.mark.parametrize(

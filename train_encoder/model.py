@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from debias_sd.encoder import stretch_encoder
+from train_encoder.engines import local_part, local_rows
 from train_encoder.packing import encode_packed, pooled_image, use_packed_attention
 
 if TYPE_CHECKING:
@@ -119,21 +120,21 @@ class FrozenRows:
     """The first rows of a position table, kept bit for bit while the rest of the same parameter trains.
 
     The gradient is masked, so that clipping does not see these rows; the rows are put back after every update,
-    because AdamW's weight decay moves rows without a gradient too.
+    because AdamW's weight decay moves rows without a gradient too. Make it when the weights are where they stay.
     """
 
     def __init__(self, table: nn.Parameter, rows: int) -> None:
-        self.table, self.rows = table, rows
-        self.values = table.detach()[:rows].clone()
+        self.table, self.rows = table, local_rows(table, rows)
+        self.values = local_part(table.detach())[: self.rows].clone()
 
     def mask_gradient(self) -> None:
         """Call between backward and the update."""
-        self.table.grad[: self.rows] = 0
+        local_part(self.table.grad)[: self.rows] = 0
 
     def restore(self) -> None:
         """Call after the update."""
         with torch.no_grad():
-            self.table[: self.rows] = self.values
+            local_part(self.table)[: self.rows] = self.values
 
 
 class States(NamedTuple):
@@ -156,9 +157,14 @@ class Towers(nn.Module):
         self.clip, self.heads = clip, heads
         self.packed, self.pad_id = config.text_pass == "packed", config.pad_id
         self.reads_states = heads is not None or bool(config.stay_close_weight)
-        self.whole_layers = False  # set where an engine gathers a layer's weights when the layer is called
+        self.whole_layers = False  # see `gather_layers`
         if self.packed:
             use_packed_attention(clip.text_model)
+
+    def gather_layers(self) -> None:
+        """Make ready for an engine that gathers a layer's weights when the layer is called, and shards no scalar."""
+        self.whole_layers = True
+        self.clip.logit_scale = nn.Parameter(self.clip.logit_scale.detach().reshape(1))
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return image, text and (with two captions) short features, not normalised, [b, d]; logit_scale;
@@ -168,7 +174,8 @@ class Towers(nn.Module):
         out = {
             "image": batch["image_features"] if vision is None else self.clip.visual_projection(vision.pooler_output),
             "text": self.clip.text_projection(text.pooler_output),
-            "logit_scale": self.clip.logit_scale * 1.0,  # a new tensor: DDP must see it come out of the forward pass
+            # A new tensor: DDP must see it come out of the forward pass. A vector of one where weights are sharded.
+            "logit_scale": self.clip.logit_scale.reshape(()) * 1.0,
         }
         if text.last_hidden_state is not None:
             out["text_hidden"] = text.last_hidden_state

@@ -13,6 +13,7 @@ from debias_sd.datasets.faults import Faults
 from debias_sd.report import check_writable
 from train_encoder.checkpoints import find_checkpoint, load_checkpoint
 from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
+from train_encoder.engines import check_engine, engine_of, load_states, wrap
 from train_encoder.features import load_features
 from train_encoder.hub import check_hub
 from train_encoder.model import FrozenRows, Towers, load_start, make_heads, stretch_start
@@ -49,9 +50,13 @@ class Run:
     def folder(self) -> Path:
         return Path(self.config.output_dir)
 
+    @property
+    def engine(self) -> str:
+        return engine_of(self.accelerator)
+
     def trajectory(self) -> dict[str, Any]:
         """What decides the weights: two runs with equal values are the same run."""
-        return self.config.trajectory() | {"number of processes": self.accelerator.num_processes}
+        return self.config.trajectory() | {"number of processes": self.accelerator.num_processes, "engine": self.engine}
 
 
 def prepare(config: TrainConfig) -> Run:
@@ -61,25 +66,28 @@ def prepare(config: TrainConfig) -> Run:
     if config.push_to_hub:
         check_hub(config.hub_model_id)
     accelerator = start_processes(config)
+    engine = engine_of(accelerator)
+    check_engine(engine, config)
     model, tokenizer = load_start(config)
     stay_close = StayClose(model.text_model) if config.stay_close_weight else None
     model = stretch_start(model, tokenizer, config)
-    towers = make_towers(model, config)
-    wrapped = accelerator.prepare(towers)
+    pairs = accelerator.num_processes * config.gradient_accumulation_steps
+    data = open_pairs(config, size=model.config.vision_config.image_size, processes=pairs)
+    towers = make_towers(model, config).to(accelerator.device)
+    if config.freeze_image_tower:
+        total = config.max_train_steps * config.train_batch_size * pairs
+        count = len(data.records) if isinstance(data, RecordPairs) else total
+        data.features = load_features(accelerator, towers, data, config, count=count)
+    if engine != "whole":
+        towers.gather_layers()
+    wrapped, optimizer = wrap(accelerator, towers, make_optimizer(towers, config), engine=engine)
     if stay_close is not None:
         stay_close.start.to(accelerator.device)
     frozen = None
     if config.stretch_factor > 1:
         frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
-    pairs = accelerator.num_processes * config.gradient_accumulation_steps
-    data = open_pairs(config, size=model.config.vision_config.image_size, processes=pairs)
-    if config.freeze_image_tower:
-        total = config.max_train_steps * config.train_batch_size * pairs
-        count = len(data.records) if isinstance(data, RecordPairs) else total
-        data.features = load_features(accelerator, towers, data, config, count=count)
     advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
     faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
-    optimizer = make_optimizer(towers, config)
     run = Run(config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults)
     torch.manual_seed(config.seed + accelerator.process_index)
     resume(run)
@@ -130,8 +138,7 @@ def resume(run: Run) -> None:
             run.accelerator.print(f"no checkpoint in {run.folder}, starting anew")
         return
     state = load_checkpoint(path, trajectory=run.trajectory(), before=run.config.before())
-    run.towers.load_state_dict(state["towers"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    load_states(run.towers, run.optimizer, (state["towers"], state["optimizer"]), engine=run.engine)
     run.step = state["step"]
     run.faults.add(json.loads(state.get("faults", "[]")))
     torch.set_rng_state(state["rng"][run.accelerator.process_index])

@@ -45,7 +45,7 @@ NOT_PART_OF_THE_TRAJECTORY = (
     "torch_compile",
 )
 # What a checkpoint that was written before these settings existed had in their place; of all others, the default.
-BEFORE = {"text_pass": "grouped"}
+BEFORE = {"text_pass": "grouped", "engine": "whole"}
 
 
 def setting(default: Any, text: str) -> Any:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from debias_sd.losses import contrastive_loss, two_caption_loss
+from train_encoder.engines import clamp_temperature
 from train_encoder.model import LARGEST_LOGIT_SCALE
 from train_encoder.processes import gather_with_gradient
 from train_encoder.schedule import learning_rate
@@ -164,8 +165,7 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     run.optimizer.zero_grad(set_to_none=True)
     if run.frozen is not None:
         run.frozen.restore()
-    with torch.no_grad():
-        scale = run.towers.clip.logit_scale.clamp_(max=LARGEST_LOGIT_SCALE).exp().item()
+    scale = clamp_temperature(run.towers.clip.logit_scale, largest=LARGEST_LOGIT_SCALE)
     run.step += 1
     return {"step": run.step} | row | {"lr": rate, "scale": scale, "seconds": round(time.monotonic() - started, 4)}
 

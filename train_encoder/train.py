@@ -18,6 +18,7 @@ from train_encoder.batches import Collator
 from train_encoder.card import write_card
 from train_encoder.checkpoints import save_checkpoint
 from train_encoder.data import GlobalBatches, RecordPairs
+from train_encoder.engines import read_states, whole_model
 from train_encoder.export import known_words, make_provenance, save_encoder_folder
 from train_encoder.hub import push_folder
 from train_encoder.processes import launcher_note
@@ -26,6 +27,8 @@ from train_encoder.stopping import EXIT_CODE
 from train_encoder.watch import Watch
 
 if TYPE_CHECKING:
+    from transformers import CLIPModel
+
     from train_encoder.run import Run
 
 
@@ -49,11 +52,12 @@ def save_state(run: Run) -> None:
     from accelerate.utils import gather_object
 
     rng = gather_object([torch.get_rng_state()])
+    towers, optimizer = read_states(run.towers, run.optimizer, engine=run.engine)
     if run.accelerator.is_main_process:
         state = {
             "step": run.step,
-            "towers": run.towers.state_dict(),
-            "optimizer": run.optimizer.state_dict(),
+            "towers": towers,
+            "optimizer": optimizer,
             "rng": rng,
             "faults": json.dumps(run.faults.as_list()),
             "trajectory": json.dumps(run.trajectory()),
@@ -85,18 +89,19 @@ def train(run: Run, *, command: list[str]) -> int:
             f"stopped by SIGTERM behind step {run.step}, which is saved; go on with --resume_from_checkpoint latest"
         )
         return EXIT_CODE
+    model = whole_model(run.towers, engine=run.engine)
     if main:
-        _finish(run, command=command, row=row)
+        _finish(run, model, command=command, row=row)
     run.accelerator.wait_for_everyone()
     return 0
 
 
-def _finish(run: Run, *, command: list[str], row: dict[str, float]) -> None:
+def _finish(run: Run, model: CLIPModel, *, command: list[str], row: dict[str, float]) -> None:
     """Write the encoder folder, and upload it where that is wanted."""
     config, processes = run.config, run.accelerator.num_processes
     provenance = make_provenance(config, command=command, processes=processes, final=row) | _data_used(run)
     words = known_words(config)
-    save_encoder_folder(run.towers.clip, run.tokenizer, run.folder, provenance=provenance, words=words)
+    save_encoder_folder(model, run.tokenizer, run.folder, provenance=provenance, words=words)
     write_card(run.folder, config, provenance=provenance)
     print(f"encoder written to {run.folder}")
     if config.push_to_hub:

@@ -1,0 +1,117 @@
+"""What differs between accelerate's engines: whole weights in every process, or a shard of them in each (FSDP2).
+
+With shards a parameter is a DTensor. PyTorch shards no scalar, so the temperature becomes a vector of one; rows of the
+position table that are frozen lie in one process or are cut in two; and what is saved is gathered first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import CLIPModel
+
+    from train_encoder.model import Towers
+    from train_encoder.settings import TrainConfig
+
+
+def engine_of(accelerator: Accelerator) -> str:
+    """`whole` (one process, DistributedDataParallel), `shards` (FSDP2) or `deepspeed`."""
+    name = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    return {"FSDP": "shards", "DEEPSPEED": "deepspeed"}.get(name, "whole")
+
+
+def check_engine(engine: str, config: TrainConfig) -> None:
+    """Raise ValueError for what an engine cannot do."""
+    if engine != "whole" and (config.eval_steps or config.validation_steps):
+        raise ValueError(
+            f"eval_steps and validation_steps read whole weights and the engine is {engine}; "
+            "set both to 0, or use ddp.yaml."
+        )
+    if engine == "deepspeed" and (config.checkpointing_steps or config.gradient_accumulation_steps > 1):
+        raise ValueError(
+            "checkpointing_steps and gradient_accumulation_steps do not work with DeepSpeed; "
+            "set them to 0 and 1, or use fsdp2.yaml."
+        )
+
+
+def wrap(
+    accelerator: Accelerator, towers: Towers, optimizer: torch.optim.Optimizer, *, engine: str
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Hand `towers` to accelerate; returns the module to call and the optimizer to step."""
+    if engine == "whole":
+        return accelerator.prepare(towers), optimizer
+    return accelerator.prepare(towers, optimizer)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This process's shard of a DTensor, sharing its memory; any other tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def local_rows(table: Tensor, rows: int) -> int:
+    """How many of the first `rows` rows of `table` this process holds; they are the first of its shard."""
+    if not hasattr(table, "to_local"):
+        return rows
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(table.shape, table.device_mesh, table.placements)
+    return min(max(rows - offset[0], 0), shape[0])
+
+
+def clamp_temperature(logit_scale: Tensor, *, largest: float) -> float:
+    """Clamp the logarithm of the temperature in place; returns the factor of the logits."""
+    with torch.no_grad():
+        local_part(logit_scale).clamp_(max=largest)
+        whole = logit_scale.full_tensor() if hasattr(logit_scale, "full_tensor") else logit_scale
+        return whole.exp().item()
+
+
+def read_states(towers: nn.Module, optimizer: Any, *, engine: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole states of model and optimizer; of shards in the main process only, all processes must call it."""
+    if engine == "whole":
+        return towers.state_dict(), optimizer.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_state_dict(towers, _bare(optimizer), options=options)
+
+
+def load_states(
+    towers: nn.Module, optimizer: Any, states: tuple[dict[str, Any], dict[str, Any]], *, engine: str
+) -> None:
+    """Put back what `read_states` gave, the whole states in every process."""
+    if engine == "whole":
+        towers.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+    options = StateDictOptions(full_state_dict=True)
+    set_state_dict(towers, _bare(optimizer), model_state_dict=states[0], optim_state_dict=states[1], options=options)
+
+
+def whole_model(towers: Towers, *, engine: str) -> CLIPModel | None:
+    """The model with all its weights; of shards a copy in the main process and None elsewhere, all must call it."""
+    if engine == "whole":
+        return towers.clip
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from transformers import CLIPModel
+
+    state = get_model_state_dict(towers, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if not state:
+        return None
+    state = {name.removeprefix("clip."): tensor for name, tensor in state.items() if name.startswith("clip.")}
+    state["logit_scale"] = state["logit_scale"].reshape(())
+    model = CLIPModel(towers.clip.config)
+    model.load_state_dict(state)
+    return model
+
+
+def _bare(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer inside accelerate's."""
+    return getattr(optimizer, "optimizer", optimizer)
