@@ -61,7 +61,7 @@ def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
     with gr.Row(equal_height=False):
         with gr.Column(scale=3, min_width=300):
             parts["prompt"] = gr.Textbox(
-                first, label="Prompt", lines=11, max_lines=18, max_length=PROMPT_CHARACTERS, elem_id="prompt"
+                first, label="Prompt", lines=15, max_lines=20, max_length=PROMPT_CHARACTERS, elem_id="prompt"
             )
         with gr.Column(scale=2, min_width=300):
             parts["example"] = gr.Dropdown(list(shown), value=next(iter(shown)), label="Examples", elem_id="example")

@@ -1,7 +1,8 @@
 // Highlighting: a verdict that is hovered or focused lights up everything that carries its sentence's number.
 (() => {
+  const itemOf = (node) => (node instanceof Element ? node.closest(".verdicts li[data-sentence]") : null);
   const light = (event) => {
-    const item = event.target instanceof Element ? event.target.closest(".verdicts li[data-sentence]") : null;
+    const item = itemOf(event.target) || itemOf(document.activeElement);
     document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
     if (item) {
       const same = `.panels [data-sentence="${Number(item.dataset.sentence)}"]`;

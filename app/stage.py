@@ -137,8 +137,14 @@ def _percent(value: float | None) -> str:
 
 
 def _with_interval(values: Sequence[float | None]) -> str:
+    """The mean, and its interval over seeds; equal values have no spread to tell one by."""
     interval = interval_of(values)
-    between = "" if interval is None else f" <small>({interval[0]:.0f} to {interval[1]:.0f})</small>"
+    if interval is None:
+        between = ""
+    elif interval[0] == interval[1]:
+        between = " <small>(all alike)</small>"
+    else:
+        between = f" <small>({interval[0]:.0f} to {interval[1]:.0f})</small>"
     return f"<b>{_percent(mean_of(values))}</b>{between}"
 
 

@@ -15,26 +15,22 @@ from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-SHOTS = (("app", 1440, 1560, "light"), ("app-dark", 1440, 1560, "dark"), ("app-phone", 390, 844, "light"))
-COLOURS = 128  # the pictures are flat: a palette makes them a third of the size
+SHOTS = (("app", 1440, 1440, "light"), ("app-dark", 1440, 1440, "dark"), ("app-phone", 390, 1500, "light"))
 WAIT = 300_000  # milliseconds
 
 
 def take(browser: object, url: str, width: int, height: int, scheme: str) -> bytes:
-    """One screenshot: a comparison is done and the late sentences' cells are lit up."""
+    """One screenshot: a comparison is done, and the cell of a late sentence is lit up in every picture."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     page.set_default_timeout(WAIT)
     page.goto(url)
     page.locator("#go").click()
     page.wait_for_function("document.querySelector('#status').innerText.startsWith('Done')")
-    page.locator(".verdicts li[data-sentence='5']").last.focus()
+    page.locator(".verdicts li[data-sentence='5']").first.focus()
+    page.mouse.move(2, 2)  # a pointer on a verdict would light up that one
     page.wait_for_timeout(600)
-    if width > 640:
-        page.evaluate("window.scrollTo(0, 0)")
-    else:
-        page.evaluate("document.querySelector('#panels').scrollTo(0, 0)")
-        page.evaluate("document.querySelector('#panels').scrollIntoView()")
+    page.evaluate("window.scrollTo(0, 0)" if width > 640 else "document.querySelector('#rulers').scrollIntoView()")
     page.wait_for_timeout(300)
     shot = page.screenshot()
     context.close()
@@ -42,10 +38,9 @@ def take(browser: object, url: str, width: int, height: int, scheme: str) -> byt
 
 
 def small(content: bytes) -> bytes:
-    """The same picture with a palette."""
-    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    """The same picture, packed tighter; no palette: it would change what the small pictures show."""
     stream = io.BytesIO()
-    image.save(stream, format="PNG", optimize=True)
+    Image.open(io.BytesIO(content)).convert("RGB").save(stream, format="PNG", optimize=True)
     return stream.getvalue()
 
 
