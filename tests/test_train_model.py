@@ -10,7 +10,8 @@ from transformers import CLIPTokenizer
 from debias_sd.tokens import tokenize
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import tiny_config
-from train_encoder.model import FrozenRows, build_model, encode_by_length, load_start, stretch_start
+from train_encoder.bases import build_model, load_start
+from train_encoder.model import FrozenRows, encode_by_length, stretch_start
 from train_encoder.stay_close import StayClose
 
 TEXTS = ["a red star.", "a small blue ring in the top left.", "gray", "a big green box. a tiny red hoop. a disc."]

@@ -7,7 +7,6 @@ first 20 and trains the others.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,82 +23,7 @@ if TYPE_CHECKING:
     from train_encoder.settings import TrainConfig
 
 LARGEST_LOGIT_SCALE = math.log(100)
-SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 GROUP = 32  # captions that the text tower reads at once
-
-
-def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
-    """Load or build the model that the run starts from, not stretched, in float32, with its tokenizer."""
-    from safetensors import SafetensorError
-    from transformers import CLIPModel, CLIPTokenizer
-
-    source = config.pretrained_model_name_or_path
-    if source is None:
-        return build_model(config)
-    looks_local = source.startswith((".", "/", "~")) or not 1 <= len(source.split("/")) <= 2
-    if looks_local and not Path(source).is_dir():
-        raise ValueError(f"pretrained model folder {source} does not exist; train it first, or name a CLIP folder.")
-    try:
-        tokenizer = CLIPTokenizer.from_pretrained(source)
-        model, loaded = CLIPModel.from_pretrained(
-            source,
-            dtype=torch.float32,
-            attn_implementation=config.attn_implementation,
-            output_loading_info=True,
-        )
-        if loaded["missing_keys"]:
-            raise ValueError(f"it lacks {len(loaded['missing_keys'])} tensors, {min(loaded['missing_keys'])} first")
-        if len(tokenizer) != model.config.text_config.vocab_size:
-            raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, it {model.config.text_config.vocab_size}")
-    except (RuntimeError, KeyError, SafetensorError) as error:  # a damaged file, or a config of another model
-        raise ValueError(
-            f"pretrained model {source} is damaged or does not fit its config.json ({type(error).__name__}); copy or "
-            "make the folder again."
-        ) from error
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"pretrained model {source} cannot be loaded ({first}); name a CLIPModel folder with its tokenizer."
-        ) from None
-    _set_special_tokens(model, tokenizer)
-    return model, tokenizer
-
-
-def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
-    """Build a small CLIP with the shapes world's tokenizer, weights drawn from the run's seed."""
-    from transformers import CLIPConfig, CLIPModel
-
-    from debias_sd.shapes.tokenizer import build_tokenizer
-
-    settings = {key: dict(v) if isinstance(v, dict) else v for key, v in config.model_config.items()}
-    text = settings.setdefault("text_config", {})
-    tokenizer = build_tokenizer(text.get("max_position_embeddings", 77))
-    text["vocab_size"] = len(tokenizer)
-    text |= {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
-    torch.manual_seed(config.seed)
-    model = CLIPModel(CLIPConfig(**settings))
-    model.set_attn_implementation(config.attn_implementation)
-    tables = {
-        "token_embeddings": model.text_model.embeddings.token_embedding.weight,
-        "text_positions": model.text_model.embeddings.position_embedding.weight,
-        "vision_positions": model.vision_model.embeddings.position_embedding.weight,
-    }
-    for name, std in config.init_std.items():
-        if name not in tables:
-            raise ValueError(f"init_std names {name!r}, allowed are {', '.join(tables)}; correct it.")
-        nn.init.normal_(tables[name], std=float(std))
-    _set_special_tokens(model, tokenizer)
-    return model, tokenizer
-
-
-def _set_special_tokens(model: CLIPModel, tokenizer: CLIPTokenizer) -> None:
-    """Write the tokenizer's ids into the config, so that pooling looks for the one end token.
-
-    Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id.
-    """
-    for name in SPECIAL_IDS:
-        setattr(model.config.text_config, name, getattr(tokenizer, name))
-    model.text_model.eos_token_id = tokenizer.eos_token_id
 
 
 def stretch_start(model: CLIPModel, tokenizer: CLIPTokenizer, config: TrainConfig) -> CLIPModel:

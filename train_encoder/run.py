@@ -11,12 +11,13 @@ import torch
 
 from debias_sd.datasets.faults import Faults
 from debias_sd.report import check_writable
+from train_encoder.bases import load_start
 from train_encoder.checkpoints import find_checkpoint, load_checkpoint
 from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
 from train_encoder.engines import check_engine, engine_of, load_states, wrap
 from train_encoder.features import load_features
 from train_encoder.hub import check_hub
-from train_encoder.model import FrozenRows, Towers, load_start, make_heads, stretch_start
+from train_encoder.model import FrozenRows, Towers, make_heads, stretch_start
 from train_encoder.processes import start_processes
 from train_encoder.stay_close import StayClose
 from train_encoder.stopping import StopRequest

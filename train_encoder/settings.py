@@ -60,7 +60,9 @@ class TrainConfig:
     """All settings of one run; ValueError with one sentence when they do not fit together."""
 
     output_dir: str = setting("", "folder of the run: encoder, log, checkpoints")
-    pretrained_model_name_or_path: str | None = setting(None, "CLIP folder or hub id to start from; null: from scratch")
+    pretrained_model_name_or_path: str | None = setting(
+        None, "CLIP folder, hub id or checkpoint (open_clip, OpenAI) to start from; null: from scratch"
+    )
     model_config: dict[str, Any] = setting({}, "CLIPConfig as a dict, for a start from scratch")
     init_std: dict[str, float] = setting(
         {}, "start from scratch: standard deviations of token_embeddings, text_positions, vision_positions"

@@ -1,0 +1,118 @@
+"""The model that a run starts from: a CLIPModel folder or hub id, a checkpoint of another library, or nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import CLIPModel, CLIPTokenizer
+
+    from train_encoder.settings import TrainConfig
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
+    """Load or build the model that the run starts from, not stretched, in float32, with its tokenizer."""
+    source = config.pretrained_model_name_or_path
+    if source is None:
+        return build_model(config)
+    looks_local = source.startswith((".", "/", "~")) or not 1 <= len(source.split("/")) <= 2
+    if looks_local and not Path(source).exists():
+        raise ValueError(f"pretrained model folder {source} does not exist; train it first, or name a CLIP folder.")
+    if is_checkpoint(Path(source)):
+        with tempfile.TemporaryDirectory() as scratch:
+            return _load_folder(str(convert_start(source, Path(scratch) / "clip")), config, name=source)
+    return _load_folder(source, config, name=source)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """A file, or a folder as open_clip writes it: what `debias-sd convert` reads and transformers does not."""
+    return path.is_file() or (path / "open_clip_config.json").is_file()
+
+
+def convert_start(source: str, folder: Path) -> Path:
+    """Write both towers of a checkpoint (OpenAI's, open_clip's, Long-CLIP's) as a CLIPModel folder, in float32."""
+    from debias_sd.checkpoints.convert import convert_checkpoint
+
+    try:
+        convert_checkpoint(source, folder, image_tower=True, dtype="float32", target="retrieval")
+    except ValueError as error:
+        raise ValueError(
+            f"pretrained model {source} cannot be loaded ({str(error).rstrip('.')}); make a folder of it with "
+            f"`debias-sd convert {source} FOLDER --image-tower`, and name that."
+        ) from error
+    return folder
+
+
+def _load_folder(source: str, config: TrainConfig, *, name: str) -> tuple[CLIPModel, CLIPTokenizer]:
+    """Load a CLIPModel folder or hub id; `name` is what the user knows it by."""
+    from safetensors import SafetensorError
+    from transformers import CLIPModel, CLIPTokenizer
+
+    try:
+        tokenizer = CLIPTokenizer.from_pretrained(source)
+        model, loaded = CLIPModel.from_pretrained(
+            source,
+            dtype=torch.float32,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+        )
+        if loaded["missing_keys"]:
+            raise ValueError(f"it lacks {len(loaded['missing_keys'])} tensors, {min(loaded['missing_keys'])} first")
+        if len(tokenizer) != model.config.text_config.vocab_size:
+            raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, it {model.config.text_config.vocab_size}")
+    except (RuntimeError, KeyError, SafetensorError) as error:  # a damaged file, or a config of another model
+        raise ValueError(
+            f"pretrained model {name} is damaged or does not fit its config.json ({type(error).__name__}); copy or "
+            "make the folder again."
+        ) from error
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"pretrained model {name} cannot be loaded ({first}); name a CLIPModel folder with its tokenizer."
+        ) from None
+    _set_special_tokens(model, tokenizer)
+    return model, tokenizer
+
+
+def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
+    """Build a small CLIP with the shapes world's tokenizer, weights drawn from the run's seed."""
+    from transformers import CLIPConfig, CLIPModel
+
+    from debias_sd.shapes.tokenizer import build_tokenizer
+
+    settings = {key: dict(v) if isinstance(v, dict) else v for key, v in config.model_config.items()}
+    text = settings.setdefault("text_config", {})
+    tokenizer = build_tokenizer(text.get("max_position_embeddings", 77))
+    text["vocab_size"] = len(tokenizer)
+    text |= {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
+    torch.manual_seed(config.seed)
+    model = CLIPModel(CLIPConfig(**settings))
+    model.set_attn_implementation(config.attn_implementation)
+    tables = {
+        "token_embeddings": model.text_model.embeddings.token_embedding.weight,
+        "text_positions": model.text_model.embeddings.position_embedding.weight,
+        "vision_positions": model.vision_model.embeddings.position_embedding.weight,
+    }
+    for name, std in config.init_std.items():
+        if name not in tables:
+            raise ValueError(f"init_std names {name!r}, allowed are {', '.join(tables)}; correct it.")
+        nn.init.normal_(tables[name], std=float(std))
+    _set_special_tokens(model, tokenizer)
+    return model, tokenizer
+
+
+def _set_special_tokens(model: CLIPModel, tokenizer: CLIPTokenizer) -> None:
+    """Write the tokenizer's ids into the config, so that pooling looks for the one end token.
+
+    Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id.
+    """
+    for name in SPECIAL_IDS:
+        setattr(model.config.text_config, name, getattr(tokenizer, name))
+    model.text_model.eos_token_id = tokenizer.eos_token_id
