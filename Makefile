@@ -53,9 +53,11 @@ results: $(INSTALLED) ## train and measure what docs/results.md compares, then w
 	@$(BIN)/python scripts/experiments.py
 	@$(BIN)/python scripts/results.py --readme README.md
 
-benchmark: $(INSTALLED) ## speed of prompt encoding against the bare encoder, and of a picture
+benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a training step, side by side with others
 	@$(BIN)/python benchmarks/encode.py
+	@$(BIN)/python benchmarks/prompts.py
 	@$(BIN)/python benchmarks/generate.py
+	@$(BIN)/python benchmarks/train_step.py
 
 clean: ## remove .venv and what the commands leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache demo.png

@@ -106,7 +106,7 @@ def install_encoder(source: Path, target: Path) -> None:
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    skip = ("model.safetensors", "provenance.json", "train_log.jsonl")
+    skip = ("model.safetensors", "provenance.json", "train_log.jsonl", "README.md")
     for file in source.iterdir():
         if file.is_file() and file.name not in skip:
             shutil.copy2(file, temporary / file.name)
