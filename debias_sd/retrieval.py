@@ -61,8 +61,8 @@ def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa") -> DualEnc
         raise ValueError(f"folder {folder} holds no readable config.json; give the folder of a CLIPModel.") from None
     if kind != "clip":
         raise ValueError(
-            f"folder {folder} holds a {kind} model, retrieval needs a CLIPModel with its image tower; "
-            "give the folder that training wrote."
+            f"folder {folder} holds a {kind} model, retrieval needs a CLIPModel with its image tower; give the folder "
+            "that training wrote, or convert the checkpoint with it: debias-sd convert SRC DST --image-tower."
         )
     tokenizer = TextEncoder.load(folder).tokenizer  # names every fault of the text side
     try:

@@ -1,4 +1,8 @@
-"""`debias-sd evaluate retrieval|attention|fidelity`: measure encoders on the embedded world, write a JSON report."""
+"""`debias-sd evaluate retrieval|attention|fidelity|paper`: measure encoders, write a JSON report.
+
+On held-out scenes of the embedded world; retrieval on sets of pictures with captions (`--data`) as well; `paper`: on
+all sets of the published tables that lie below `--data-root`, with the published numbers beside ours.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from debias_sd.commands import evaluate_sets
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 
-KINDS = ("retrieval", "attention", "fidelity")
-HELP = "measure encoders on held-out scenes and write a JSON report"
+KINDS = ("retrieval", "attention", "fidelity", "paper")
+HELP = "measure encoders on held-out scenes or sets of pictures and write a JSON report"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, help="captions or prompts to measure (default: the published number)")
     parser.add_argument("--base", help="fidelity: pipeline folder (default: the embedded one)")
     add_sampling_arguments(parser)
+    evaluate_sets.add_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
@@ -53,13 +59,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
     settle_sampling(arguments)
+    own_sets = arguments.kind == "retrieval" and bool(arguments.data or arguments.probes)
+    if not own_sets and (arguments.data or arguments.probes):
+        raise ValueError(f"--data and --probes are for retrieval, {arguments.kind} has none; leave them out.")
+    on_sets = own_sets or arguments.kind == "paper"
     check_writable(arguments.out)
     quiet_loading()
     started = time.perf_counter()
-    measure = {"retrieval": _retrieval, "attention": _attention, "fidelity": _fidelity}[arguments.kind]
-    results, settings, extra = measure(encoders, arguments)
+    measures = {"retrieval": _retrieval, "attention": _attention, "fidelity": _fidelity}
+    measures["paper"] = evaluate_sets.measure_paper
+    measure = evaluate_sets.measure if own_sets else measures[arguments.kind]
+    measured = measure(encoders, arguments)
+    if measured is None:  # another process of this run writes the report
+        return 0
+    results, settings, extra = measured
     report = Report(
-        kind=arguments.kind,
+        kind=evaluate_sets.KIND if on_sets else arguments.kind,
         settings={"seed": arguments.seed} | settings,
         encoders=results,
         command=_command(),
@@ -67,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         extra=extra,
     )
     report.write(arguments.out)
+    if arguments.kind == "paper":
+        evaluate_sets.say_tables(arguments.out)
     say(f"{arguments.out}: {arguments.kind} of {', '.join(results)}, {report.seconds:.0f} s")
     return 0
 

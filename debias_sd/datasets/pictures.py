@@ -64,7 +64,11 @@ def square(image: Image.Image, *, size: int) -> np.ndarray:
 
 def read_rgb(picture: Picture) -> Image.Image:
     """Return the whole picture in RGB; PictureFault says what kind of fault it has."""
-    content = _content(picture)
+    return decode_rgb(read_content(picture), picture)
+
+
+def decode_rgb(content: bytes, picture: Picture) -> Image.Image:
+    """Return the picture in RGB that the bytes of its file hold; PictureFault says what kind of fault it has."""
     with _decoding(picture, content):
         with Image.open(io.BytesIO(content)) as opened:
             if opened.width * opened.height > LARGEST_PIXELS:
@@ -73,8 +77,8 @@ def read_rgb(picture: Picture) -> Image.Image:
             return _to_rgb(opened, picture)
 
 
-def _content(picture: Picture) -> bytes:
-    """Return the bytes of the picture's file."""
+def read_content(picture: Picture) -> bytes:
+    """Return the bytes of the picture's file; PictureFault when there are none."""
     if isinstance(picture, Encoded):
         content = picture.content
     else:

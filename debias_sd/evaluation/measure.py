@@ -1,0 +1,140 @@
+"""Retrieval of every encoder on every set under every probe, with intervals and paired differences.
+
+Protocol (arXiv 2602.22419): normalised features, dot product, full ranking, ties against the encoder; an image with
+several captions has the best rank of them. The pool is the same for all encoders: what the first could not read, none
+is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from debias_sd.datasets.faults import Faults
+from debias_sd.datasets.records import Records
+from debias_sd.evaluation.embedding import Embedder, Progress
+from debias_sd.evaluation.intervals import SCORES, draw_scores, intervals_of, scores_of
+from debias_sd.evaluation.pool import CaptionPool, make_pool
+from debias_sd.evaluation.towers import describe_towers
+from debias_sd.metrics import RetrievalRanks, retrieval_ranks
+from debias_sd.probes import probe_of, useful_probes
+
+WAYS = ("t2i", "i2t")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured: probes by name, the seed of what they draw, the draws of the intervals; `by_set` has the
+    probes of the sets that have their own.
+    """
+
+    probes: tuple[str, ...] = ("keep",)
+    seed: int = 0
+    samples: int = 1000
+    by_set: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Measured:
+    """Results by encoder; differences by set, pair and probe; notes for a person to read."""
+
+    encoders: dict[str, dict[str, Any]]
+    differences: dict[str, dict[str, dict[str, Any]]]
+    notes: list[str]
+
+
+def measure_sets(
+    embedders: dict[str, Embedder],
+    sets: Sequence[Records],
+    plan: Plan,
+    *,
+    progress: Callable[[str, int], Progress] = lambda what, total: lambda count: None,
+) -> Measured:
+    """Measure; ValueError for an empty set and for features that are not finite.
+
+    `progress(what, total)` is asked once a task and then told how much was done.
+    """
+    measured = Measured({name: describe_towers(e.towers) | {"sets": {}} for name, e in embedders.items()}, {}, [])
+    for label, records in _labels(sets):
+        drawn: dict[str, dict[tuple[str, str], np.ndarray]] = {}
+        pool: CaptionPool | None = None
+        for name, embedder in embedders.items():
+            faults = Faults(len(records), setting="the number of records")
+            told = progress(f"{label}: pictures by {name}", len(records))
+            images, kept, keys = embedder.pictures(records, faults, progress=told)
+            if pool is None:
+                pool = make_pool(records, kept, keys, name=label, faults=faults.counts())
+                measured.notes += pool.notes
+            drawn[name], result = _measure_probes(embedder, images, pool, plan, name=name, progress=progress)
+            measured.encoders[name]["sets"][label] = pool.describe() | result
+            measured.notes += _cut_notes(name, label, result)
+        measured.differences[label] = _differences(drawn)
+    return measured
+
+
+def _labels(sets: Sequence[Records]) -> list[tuple[str, Records]]:
+    """Each set with its kind as its name, `folder`, `folder-2` where there are several of a kind."""
+    kinds = [records.name for records in sets]
+    numbers = [kinds[: place + 1].count(kind) for place, kind in enumerate(kinds)]
+    names = [kind if number == 1 else f"{kind}-{number}" for kind, number in zip(kinds, numbers, strict=True)]
+    return list(zip(names, sets, strict=True))
+
+
+def _measure_probes(
+    embedder: Embedder, images: np.ndarray, pool: CaptionPool, plan: Plan, *, name: str, progress: Callable
+) -> tuple[dict[tuple[str, str], np.ndarray], dict[str, Any]]:
+    drawn: dict[tuple[str, str], np.ndarray] = {}
+    probes: dict[str, Any] = {}
+    chosen = useful_probes(plan.by_set.get(pool.name, plan.probes), pool.captions)
+    told = progress(f"{pool.name}: captions by {name}", len(chosen) * len(pool.captions))
+    for probe in chosen:
+        change = probe_of(probe, seed=plan.seed)
+        texts = [change(text) for text in pool.captions]
+        features = embedder.texts(texts, progress=told)
+        ranks = retrieval_ranks(images, features, pool.image_of_caption)
+        probes[probe] = _scores(ranks, pool, plan, probe, drawn) | {"tokens": _token_counts(embedder, texts)}
+        probes[probe]["changed"] = sum(one != other for one, other in zip(texts, pool.captions, strict=True))
+    return drawn, {"probes": probes}
+
+
+def _scores(
+    ranks: RetrievalRanks, pool: CaptionPool, plan: Plan, probe: str, drawn: dict[tuple[str, str], np.ndarray]
+) -> dict[str, Any]:
+    groups = {"t2i": pool.image_of_caption, "i2t": np.unique(pool.image_of_caption)}
+    scores = {}
+    for way in WAYS:
+        found = getattr(ranks, way)
+        drawn[probe, way] = draw_scores(found, groups[way], samples=plan.samples)
+        scores[way] = scores_of(found) | {"intervals": intervals_of(drawn[probe, way])}
+    return scores
+
+
+def _token_counts(embedder: Embedder, texts: list[str]) -> dict[str, float]:
+    """Tokens of the captions, start and end counted, and how many were cut to the window."""
+    _, lengths = embedder.towers.ids_of(texts)
+    counts = np.array(lengths)
+    cut = int((counts > embedder.towers.window).sum())
+    return {"mean": float(counts.mean()), "longest": int(counts.max()), "cut": cut}
+
+
+def _cut_notes(encoder: str, name: str, result: dict[str, Any]) -> list[str]:
+    cut = result["probes"]["keep"]["tokens"]["cut"]
+    if not cut:
+        return []
+    return [f"{name}: {cut:,} captions are longer than the window of {encoder} and were cut, their end token kept."]
+
+
+def _differences(drawn: dict[str, dict[tuple[str, str], np.ndarray]]) -> dict[str, Any]:
+    """For each pair of encoders the interval of the first minus the second, by probe and direction."""
+    found: dict[str, Any] = {}
+    for one, other in combinations(drawn, 2):
+        by_probe: dict[str, Any] = {}
+        for probe, way in drawn[one]:
+            intervals = intervals_of(drawn[one][probe, way] - drawn[other][probe, way])
+            by_probe.setdefault(probe, {})[way] = {"intervals": {score: intervals[score] for score in SCORES}}
+        found[f"{one} - {other}"] = by_probe
+    return found

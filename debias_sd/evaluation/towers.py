@@ -1,0 +1,185 @@
+"""A dual encoder as retrieval sees it: ids of texts, features of ids, features of pictures. CLIP and SigLIP.
+
+CLIP's text tower is causal and pooled at the end token: slots behind it change nothing, so texts are read at their own
+length, rounded up to eight tokens. SigLIP's attends to every slot and is pooled at the last one: texts are padded to
+the whole window by the model's own tokenizer. Both cut longer texts and keep the end token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, SiglipModel
+
+from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
+from debias_sd.evaluation.preprocessing import Preprocessing, read_preprocessing
+from debias_sd.report import hash_file
+from debias_sd.retrieval import DualEncoder, load_dual_encoder
+
+MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company
+_PAD = 0  # behind the end token, where a causal mask hides it
+
+
+class Towers(Protocol):
+    """Both towers of one folder; features are projected, not normalised, on the CPU."""
+
+    kind: str
+    folder: Path
+    window: int
+    preprocessing: Preprocessing
+
+    def ids_of(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """Return the ids of each text as they are read (padded to a length of the tower's), and its whole length."""
+        ...
+
+    def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]: ...
+
+    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipTowers:
+    """A `CLIPModel` folder: what training writes, what `debias-sd convert --image-tower` makes of a checkpoint."""
+
+    encoder: DualEncoder
+    preprocessing: Preprocessing
+    device: str = "cpu"
+    kind: str = "CLIP"
+
+    @property
+    def folder(self) -> Path:
+        return self.encoder.folder
+
+    @property
+    def window(self) -> int:
+        return self.encoder.window
+
+    def ids_of(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """Cut to the window with the end token last; special tokens typed in a text are spelled out."""
+        if not texts:
+            return [], []
+        options = {"truncation": False, "split_special_tokens": True, "verbose": False}
+        whole = self.encoder.tokenizer(list(texts), **options)["input_ids"]
+        window, end = self.window, self.encoder.end_id
+        rows = [row if len(row) <= window else [*row[: window - 1], end] for row in whole]
+        lengths = [min(window, -(-len(row) // MULTIPLE) * MULTIPLE) for row in rows]
+        padded = [row + [_PAD] * (length - len(row)) for row, length in zip(rows, lengths, strict=True)]
+        return padded, [len(row) for row in whole]
+
+    @torch.inference_mode()
+    def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
+        """Pooled at the first end token, whatever the config calls the end token (2 in old ones)."""
+        ends = (ids == self.encoder.end_id).int().argmax(dim=1)
+        model = self.encoder.model
+        hidden = model.text_model(input_ids=ids.to(self.device)).last_hidden_state
+        return model.text_projection(hidden[torch.arange(len(ids)), ends.to(self.device)]).cpu()
+
+    @torch.inference_mode()
+    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]:
+        return self.encoder.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
+
+
+@dataclasses.dataclass(frozen=True)
+class SiglipTowers:
+    """A folder of SigLIP or of SigLIP 2 at a fixed resolution: both are transformers' `SiglipModel`."""
+
+    model: SiglipModel
+    tokenizer: PreTrainedTokenizerBase
+    folder: Path
+    preprocessing: Preprocessing
+    device: str = "cpu"
+    kind: str = "SigLIP"
+
+    @property
+    def window(self) -> int:
+        return self.model.config.text_config.max_position_embeddings
+
+    def ids_of(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """Lower case, as both were trained; padded and cut by their own tokenizer."""
+        if not texts:
+            return [], []
+        lower = [text.lower() for text in texts]
+        whole = self.tokenizer(lower, truncation=False, verbose=False)["input_ids"]
+        options = {"padding": "max_length", "truncation": True, "max_length": self.window}
+        return self.tokenizer(lower, **options)["input_ids"], [len(row) for row in whole]
+
+    @torch.inference_mode()
+    def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
+        return self.model.get_text_features(input_ids=ids.to(self.device)).pooler_output.cpu()
+
+    @torch.inference_mode()
+    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]:
+        return self.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
+
+
+def load_towers(source: str | Path, *, device: str = "cpu") -> Towers:
+    """Load an embedded name, a `CLIPModel` or `SiglipModel` folder or a hub id; ValueError with one sentence."""
+    folder = find_encoder_folder(source)
+    config = folder / "config.json"
+    raw = read_json(config) if config.is_file() else None
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind == "siglip2":
+        raise ValueError(
+            f"folder {folder} holds a SigLIP 2 of the NaFlex kind, whose pictures have no fixed size; give one of a "
+            "fixed resolution, whose name ends in patch16-224 for instance."
+        )
+    if kind == "siglip":
+        return _load_siglip(folder, device)
+    encoder = load_dual_encoder(folder)
+    encoder.model.to(device)
+    size = encoder.model.config.vision_config.image_size
+    return ClipTowers(encoder, read_preprocessing(folder, size=size), device)
+
+
+def _load_siglip(folder: Path, device: str) -> SiglipTowers:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except ImportError as error:
+        package = "sentencepiece" if "sentencepiece" in str(error).lower() else "protobuf"
+        raise ValueError(f"the tokenizer of {folder} needs {package}; install it: pip install {package}.") from None
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ValueError(f"the tokenizer files in {folder} are missing or damaged; copy them again.") from error
+    try:
+        model, loaded = SiglipModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"the weights in {folder} do not fit its config.json ({type(error).__name__}); copy both again."
+        ) from error
+    if loaded["missing_keys"]:
+        missing = sorted(loaded["missing_keys"])
+        raise ValueError(
+            f"model.safetensors in {folder} lacks {len(missing)} tensors, {missing[0]} first, retrieval needs both "
+            "towers; copy the whole model."
+        )
+    size = model.config.vision_config.image_size
+    return SiglipTowers(
+        model.eval().float().to(device), tokenizer, folder, read_preprocessing(folder, size=size), device
+    )
+
+
+def describe_towers(towers: Towers) -> dict[str, object]:
+    """What identifies an encoder in a report."""
+    return {
+        "folder": towers.folder.resolve().name,
+        "kind": towers.kind,
+        "window": towers.window,
+        "sha256": hash_file(towers.folder / "model.safetensors"),
+        "content_sha256": content_hash(towers.folder),
+        "preprocessing": dataclasses.asdict(towers.preprocessing),
+    }
+
+
+def content_hash(folder: Path) -> str:
+    """SHA-256 over all files of a folder that decide features: config, weights, tokenizer, preprocessing."""
+    digest = hashlib.sha256()
+    for name in sorted({*FILES, "spiece.model"} - {"provenance.json"}):
+        if (folder / name).is_file():
+            digest.update(f"{name}\0{hash_file(folder / name)}\n".encode())
+    return digest.hexdigest()

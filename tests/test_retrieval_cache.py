@@ -1,0 +1,129 @@
+"""The feature cache: nothing twice, nothing stale, nothing half written; and ranks in blocks equal to ranks at once."""
+
+import numpy as np
+import pytest
+from tiny import save_clip_model
+from tiny_sets import caption, make_folder
+
+from debias_sd.datasets.names import open_records
+from debias_sd.evaluation.cache import FeatureCache, cache_folder, key_of
+from debias_sd.evaluation.embedding import Embedder, length_batches
+from debias_sd.evaluation.measure import Plan, measure_sets
+from debias_sd.evaluation.processes import Processes
+from debias_sd.evaluation.towers import content_hash, load_towers
+from debias_sd.metrics import BLOCK, best_ranks_of, ranks_of, retrieval_ranks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip")
+    save_clip_model(path, length=248)
+    return path
+
+
+def test_a_second_run_embeds_only_what_changed_and_has_the_same_numbers(folder, tmp_path):
+    records = open_records(str(make_folder(tmp_path / "data", count=6)))
+
+    def run(*probes, kept=True):
+        embedder = Embedder(load_towers(folder), FeatureCache(tmp_path / "cache" if kept else None, "one"), Processes())
+        measured = measure_sets({"one": embedder}, [records], Plan(("keep", *probes), samples=10))
+        return measured.encoders["one"]["sets"]["folder"]["probes"], embedder.work
+
+    first, work = run()
+    assert (work.texts, work.pictures, work.texts_known, work.pictures_known) == (6, 6, 0, 0)
+    second, work = run("remove", "photo0", "first2")
+    assert (work.texts, work.pictures, work.pictures_known) == (12, 0, 6)
+    assert work.texts_known == 6 + 6  # keep, and first2, which photo0 equals
+    assert second["keep"] == first["keep"]
+    third, work = run("remove", "photo0", "first2")
+    assert (third, work.texts) == (second, 0)
+    cold, work = run("remove", "photo0", "first2", kept=False)
+    assert (cold, work.texts_known) == (second, 6)
+    (tmp_path / "data" / "0.png").write_bytes((tmp_path / "data" / "1.png").read_bytes())
+    _, work = run()
+    assert (work.pictures, work.pictures_known) == (0, 6)
+
+
+def test_files_are_whole_or_not_there_and_damaged_ones_count_as_absent(tmp_path):
+    cache = FeatureCache(tmp_path, "k" * 64)
+    keys = [key_of(bytes([number])) for number in range(5)]
+    rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    cache.add(keys, rows)
+    cache.flush()
+    cache.flush()
+    (path,) = (tmp_path / ("k" * 32)).iterdir()
+    again = FeatureCache(tmp_path, "k" * 64)
+    np.testing.assert_array_equal(again.rows(keys[::-1]), rows[::-1])
+    assert len(FeatureCache(tmp_path, "j" * 64)) == 0
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:40], b"", b"x" * 200, whole + b"x"):
+        path.write_bytes(damaged)
+        found = FeatureCache(tmp_path, "k" * 64)
+        assert (len(found), found.damaged) == (0, 1)
+
+
+def test_a_place_that_cannot_be_written_to_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    cache = FeatureCache(tmp_path / "file", "k" * 64)
+    cache.add([key_of(b"")], np.zeros((1, 2), np.float32))
+    with pytest.raises(ValueError, match="cannot be written to"):
+        cache.flush()
+
+
+def test_the_cache_lies_in_the_users_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "debias_sd" / "features"
+
+
+def test_every_file_that_decides_features_is_part_of_the_key(tmp_path):
+    save_clip_model(tmp_path)
+    before = content_hash(tmp_path)
+    (tmp_path / "provenance.json").write_text("{}")
+    assert content_hash(tmp_path) == before
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    assert content_hash(tmp_path) != before
+
+
+def test_batches_have_one_length_each_and_hold_every_text():
+    lengths = [8, 16, 8, 24, 16, 8, 8]
+    batches = list(length_batches(lengths, rows=3))
+    assert batches == [[0, 2, 5], [6], [1, 4], [3]]
+    assert list(length_batches([], rows=3)) == []
+
+
+def test_texts_are_not_read_in_the_order_of_the_file_nor_padded_to_the_window(folder):
+    towers = load_towers(folder)
+    rows, lengths = towers.ids_of([caption(1), "A cat."])
+    assert [len(row) for row in rows] == [-(-length // 8) * 8 for length in lengths]
+    assert max(map(len, rows)) < 248
+
+
+@pytest.mark.parametrize("block", [1, 50, 1000, BLOCK])
+def test_ranks_in_blocks_are_those_of_the_whole_matrix(block):
+    rng = np.random.default_rng(1)
+    images = rng.integers(-2, 3, (23, 6)).astype(np.float32)  # whole numbers: many ties
+    captions = rng.integers(-2, 3, (71, 6)).astype(np.float32)
+    owners = np.concatenate([np.arange(23), rng.integers(0, 23, 48)])[rng.permutation(71)]
+    ranks = retrieval_ranks(images, captions, owners, block=block)
+    assert ranks.t2i.tolist() == ranks_of(captions @ images.T, owners).tolist()
+    assert ranks.i2t.tolist() == best_ranks_of(images @ captions.T, owners, np.arange(23)).tolist()
+
+
+def test_ranking_all_of_flickr30k_takes_a_block_and_no_matrix(monkeypatch):
+    """By arithmetic: the largest array of similarities is a block, whatever the pool."""
+    shapes = []
+
+    class Watched(np.ndarray):
+        def __matmul__(self, other):
+            product = np.asarray(self) @ np.asarray(other)
+            shapes.append(product.size)
+            return product
+
+    images, captions = (np.ones((count, 2), np.float32).view(Watched) for count in (300, 1500))
+    owners = np.repeat(np.arange(300), 5)
+    retrieval_ranks(images, captions, owners, block=4000)
+    assert sum(shapes) == 2 * 300 * 1500
+    assert max(shapes) <= 4000
+    # similarities and their comparison, features of 768 numbers of both pools, and their order
+    peak = BLOCK * (4 + 1) + (31_014 + 155_070) * 768 * 4 + 155_070 * 8 * 4
+    assert peak < 2e9
