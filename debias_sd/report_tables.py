@@ -131,8 +131,16 @@ def published_comparisons(entries: list[Entry]) -> Iterator[Table]:
                     ]
                     rows.append((f"{entry.label} - published", *cells))
             heads = [data if probe == "keep" and len(columns) > 3 else f"{data} {probe}" for data, probe in columns]
+            others = [data for data in dict.fromkeys(c[0] for c in columns) if any(_is_other(e, data) for e in entries)]
             note = f"R@1 in percent. Published: {table.source}. In bold: measured here."
+            note += f" **Not the published pool: {', '.join(others)}.**" if others else ""
             yield Table(f"{table.title}, {words}", note, ("", *heads), tuple(rows))
+
+
+def _is_other(entry: Entry, data: str) -> bool:
+    """Whether an encoder was measured on another pool than the published one."""
+    found = entry.result["sets"].get(data)
+    return found is not None and found["pool"] != found["published_pool"]
 
 
 def difference_tables(entries: list[Entry]) -> Iterator[Table]:

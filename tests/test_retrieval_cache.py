@@ -1,5 +1,8 @@
 """The feature cache: nothing twice, nothing stale, nothing half written; and ranks in blocks equal to ranks at once."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from tiny import save_clip_model
@@ -127,3 +130,23 @@ def test_ranking_all_of_flickr30k_takes_a_block_and_no_matrix(monkeypatch):
     # similarities and their comparison, features of 768 numbers of both pools, and their order
     peak = BLOCK * (4 + 1) + (31_014 + 155_070) * 768 * 4 + 155_070 * 8 * 4
     assert peak < 2e9
+
+
+@pytest.mark.slow
+def test_ranking_all_of_flickr30k_stays_below_two_gigabytes():
+    """A process of its own: the peak counts everything, NumPy and the features of 512 numbers included."""
+    code = """
+import resource
+import subprocess
+import sys
+
+import numpy as np
+from debias_sd.metrics import retrieval_ranks
+rng = np.random.default_rng(0)
+images, captions = (rng.standard_normal((n, 512), np.float32) for n in (31_014, 155_070))
+ranks = retrieval_ranks(images, captions, np.repeat(np.arange(31_014), 5))
+assert (len(ranks.t2i), len(ranks.i2t)) == (155_070, 31_014)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 2

@@ -136,9 +136,18 @@ def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _bars(*, shown: bool) -> Callable[[str, int], Callable[[int], object]]:
+    """One bar a task; the next task takes its place."""
     from tqdm import tqdm
 
-    return lambda what, total: tqdm(total=total, desc=what, unit="item", leave=False, disable=not shown).update
+    running: list[tqdm] = []
+
+    def start(what: str, total: int) -> Callable[[int], object]:
+        for bar in running:
+            bar.close()
+        running[:] = [tqdm(total=total, desc=what, unit="item", leave=False, disable=not shown)]
+        return running[0].update
+
+    return start
 
 
 def _say_scores(encoders: dict[str, dict[str, Any]]) -> None:

@@ -1,0 +1,51 @@
+"""benchmarks/retrieval.py measures what it says and refuses to compare unequal work."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("retrieval", "encode"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import retrieval
+
+    return retrieval
+
+
+SMALL = ["--width", "64", "--layers", "1", "--count", "20", "--images", "50", "--rounds", "2"]
+
+
+def test_the_report_holds_every_time_and_its_ratio(benchmark, tmp_path, capsys):
+    out = tmp_path / "r.json"
+    assert benchmark.main([*SMALL, "--texts", str(tmp_path / "none"), "--out", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["texts"]["source"] == "random words"
+    assert report["texts"]["largest_difference"] < 1e-5
+    for name, other in (("texts", "padded"), ("ranking", "argsort")):
+        found = report["comparisons"][name]
+        assert {way: len(times) for way, times in found["seconds"].items()} == {"ours": 2, other: 2}
+        medians = {way: sum(times) / 2 for way, times in found["seconds"].items()}
+        assert found["times_quicker"] == pytest.approx(medians[other] / medians["ours"])
+        assert found["goal_met"] is (found["times_quicker"] >= found["goal"])
+    assert capsys.readouterr().out.count("times quicker, goal") == 2
+
+
+def test_unequal_work_is_not_compared(benchmark, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "padded", lambda towers, texts: np.zeros((len(texts), 64), np.float32))
+    with pytest.raises(RuntimeError, match="ours and padded features are .* apart; their times cannot be compared"):
+        benchmark.main([*SMALL, "--texts", str(tmp_path / "none")])
+
+
+def test_counts_that_make_no_sense_are_one_sentence(benchmark, capsys):
+    assert benchmark.main(["--count", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "benchmarks/retrieval.py: the counts start at 1 and --width is a multiple of 64; correct them.\n"
+    )
