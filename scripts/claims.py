@@ -108,8 +108,13 @@ def all_claims(reports: Reports, pair: tuple[str, str]) -> list[Claim]:
 
 
 def claims_section(reports: Reports) -> list[str]:
-    """Markdown lines: a table of claims for each pair that was measured."""
-    lines = ["## What was to be shown", "", " ".join(__doc__.split("\n\n")[1].split()), ""]
+    """Markdown lines: the rule, then the tables of claims."""
+    return ["## What was to be shown", "", " ".join(__doc__.split("\n\n")[1].split()), "", *claims_tables(reports)]
+
+
+def claims_tables(reports: Reports) -> list[str]:
+    """A table of claims for each pair that was measured, under its own heading."""
+    lines = []
     for ours, theirs, why in PAIRS:
         claims = all_claims(reports, (ours, theirs))
         if all(claim.verdict == "not measured" for claim in claims):

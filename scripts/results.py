@@ -4,7 +4,8 @@
 
 Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). An encoder's name in a report is
 `<recipe>-s<seed>`, or `-f<seed>` where only the fine-tuning has another seed and the base is that of the first. Values
-are means ± sample standard deviations over both kinds of seeds.
+are means ± sample standard deviations over both kinds of seeds. Reports in a folder `another-seed` inside `--reports`
+are of a second run from nothing and get a section of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from claims import claims_section, lost
+from claims import claims_section, claims_tables, lost
 from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
 from reports import Pick, Reports, at, spread_of, title_of, values_of
@@ -23,6 +24,7 @@ from debias_sd.report import write_atomically
 PROBES = ("keep", "move", "remove", "first2", "swap2", "first_only")
 SHORT = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
 PADS = ("0", "20", "40", "80", "120")
+ANOTHER_SEED = "another-seed"  # the folder of a second run's reports, inside that of the first
 WAYS = {"t2i": "text to image", "i2t": "image to text"}
 
 
@@ -168,6 +170,19 @@ def checker_section(reports: Reports) -> list[str]:
     return [*lines, ""]
 
 
+def again_section(again: Reports | None) -> list[str]:
+    """What was trained and measured again from nothing with another seed: bases, encoders, UNet and pictures."""
+    if again is None:
+        return []
+    lines = ["## Again from nothing with another seed", "", "Another base, other fine-tunings and another UNet on that"]
+    lines += ["base, measured on the same held-out scenes and prompts. What holds in both runs is a property of the"]
+    lines += ["recipes here; what holds in one is a property of its base.", "", *claims_tables(again)]
+    picks = {f"{probe} T2I": at("probes", probe, "t2i", "r1") for probe in PROBES[:3]}
+    lines += table(again.of_kind("retrieval"), picks)
+    picks = {"late-detail score": at("late_detail"), "past 77": at("past_77"), "summary": at("summary")}
+    return lines + table(again.of_kind("fidelity"), picks)
+
+
 def sources_section(reports: Reports) -> list[str]:
     """Every report that a number can come from, with what is needed to make it again."""
     lines = ["## Where the numbers come from", "", "| report | encoder (weights) | evaluation seed | command | s |"]
@@ -181,8 +196,8 @@ def sources_section(reports: Reports) -> list[str]:
     return [*lines, "", "Versions: " + "; ".join(versions) + ".", ""]
 
 
-def write_results(reports: Reports, docs: Path) -> Path:
-    """Write the plots and results.md into `docs`."""
+def write_results(reports: Reports, docs: Path, *, again: Reports | None = None) -> Path:
+    """Write the plots and results.md into `docs`; `again` are reports of the same with another seed."""
     docs.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Results",
@@ -200,7 +215,10 @@ def write_results(reports: Reports, docs: Path) -> Path:
     lines += claims_section(reports)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)
+    lines += again_section(again)
     lines += sources_section(reports)
+    if again is not None:
+        lines += ["With another seed:", "", *sources_section(again)[2:]]
     return write_atomically(docs / "results.md", ("\n".join(lines).rstrip() + "\n").encode())
 
 
@@ -212,7 +230,9 @@ def main() -> int:
     options = parser.parse_args()
     try:
         reports = Reports.read(options.reports)
-        print(write_results(reports, options.docs))
+        another = options.reports / ANOTHER_SEED
+        again = Reports.read(another) if another.is_dir() else None
+        print(write_results(reports, options.docs, again=again))
         if options.readme is not None:
             write_headline(reports, options.readme)
     except ValueError as error:

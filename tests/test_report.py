@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,23 @@ def test_results_say_what_holds_by_the_rule(reports, tmp_path):
     assert "| R@1 T2I above: Keep | 81.0 ± 1.4 | 70.5 ± 0.7 | **holds** | |" in text.replace("|  |", "| |")
     assert "| R@1 T2I above: Move | 74.5 ± 6.4 | 65.0 ± 7.1 | **does not hold** | |" in text.replace("|  |", "| |")
     assert "| late-detail score higher | – | – | **not measured** |" in text
+
+
+def test_a_second_run_has_a_section_of_its_own_and_changes_no_other_number(reports, tmp_path):
+    assert run_results("--reports", reports, "--docs", tmp_path / "one").returncode == 0
+    folder = tmp_path / "reports"
+    shutil.copytree(reports, folder)
+    shutil.copytree(reports, folder / "another-seed")
+    changed = json.loads((folder / "another-seed" / "retrieval.json").read_text())
+    for name, result in changed["encoders"].items():
+        result["probes"]["keep"]["t2i"]["r1"] = 77.0 if name.startswith("debias") else 33.0
+    (folder / "another-seed" / "retrieval.json").write_text(json.dumps(changed))
+    assert run_results("--reports", folder, "--docs", tmp_path / "two").returncode == 0
+    one, two = ((tmp_path / name / "results.md").read_text() for name in ("one", "two"))
+    before, again = two.split("## Again from nothing with another seed")
+    assert before == one.split("## Where the numbers come from")[0]
+    assert "| R@1 T2I above: Keep | 77.0 ± 0.0 | 33.0 ± 0.0 | **holds** |" in again
+    assert again.count("| retrieval.json |") == 2
 
 
 def test_results_without_reports_are_refused(tmp_path):
