@@ -111,9 +111,12 @@ def is_checked(pipe: DiffusionPipeline) -> bool:
     return unet is not None and unet.config.sample_size * pipe.vae_scale_factor == SIDE
 
 
-def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, TextEncoder]) -> dict[str, DiffusionPipeline]:
-    """One pipeline an encoder; they share all of `base` but text encoder, tokenizer and scheduler."""
-    pipes = {name: with_text_encoder(base, e, min_positions=SHORT_WINDOW) for name, e in encoders.items()}
+def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, TextEncoder | None]) -> dict[str, DiffusionPipeline]:
+    """One pipeline an encoder (None: `base` itself), sharing all of it but text encoder, tokenizer and scheduler."""
+    pipes = {
+        name: base if e is None else with_text_encoder(base, e, min_positions=SHORT_WINDOW)
+        for name, e in encoders.items()
+    }
     for pipe in pipes.values():
         pipe.set_progress_bar_config(disable=True)
     return pipes
@@ -174,7 +177,7 @@ def sentences_for(prompt: str, base: DiffusionPipeline) -> tuple[Sentence, ...]:
 
 def compare_encoders(
     prompt: str,
-    encoders: Mapping[str, TextEncoder],
+    encoders: Mapping[str, TextEncoder | None],
     *,
     base: DiffusionPipeline,
     seed: int = 0,

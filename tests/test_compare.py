@@ -130,6 +130,20 @@ def test_the_command_prints_json_and_writes_the_picture(folders, tmp_path, capsy
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.png"]
 
 
+def test_base_is_the_encoder_of_a_base_that_was_named_and_a_negative_prompt_counts(folders, tmp_path, capsys):
+    arguments = ["compare", CAPTION.text, "--base", str(folders / "sd"), "--steps", "2", "--json"]
+    pictures = {}
+    for name, more in {"own": [], "negative": ["--negative-prompt", "a red star"]}.items():
+        out = tmp_path / f"{name}.png"
+        assert main([*arguments, "--out", str(out), "--encoders", "base", str(folders / "debias"), *more]) == 0
+        pictures[name] = out.read_bytes()
+    assert pictures["own"] != pictures["negative"]
+    base = tiny_pipeline()
+    panels = compare_encoders(CAPTION.text, {"base": None}, base=base, steps=2).panels
+    assert panels[0].window == base.tokenizer.model_max_length == 77
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

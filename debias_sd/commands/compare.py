@@ -19,9 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--encoders",
         nargs="+",
         metavar="NAME|FOLDER|ID",
-        help="base, long-clip, debias, folders or hub ids (default: the three)",
+        help="base, long-clip, debias, folders or hub ids (default: the three); with --base, base is its own encoder",
     )
-    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion 1.x pipeline (default: the embedded one)")
+    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion pipeline (default: the embedded one)")
+    parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the pictures should not show")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same pictures (default: 0)")
     add_sampling_arguments(parser)
     parser.add_argument(
@@ -46,7 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     quiet_loading()
     hide_loading_bars()
     sources = arguments.encoders or list(EMBEDDED)
-    encoders = {name: TextEncoder.load(source) for name, source in short_names(sources).items()}
+    encoders = {
+        name: None if arguments.base is not None and source == "base" else TextEncoder.load(source)
+        for name, source in short_names(sources).items()
+    }
     base = load_debias_pipeline(arguments.base, "base")
     with tqdm(total=len(encoders) + 1, desc="pictures", delay=3, leave=False) as bar:
 
@@ -61,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             steps=arguments.steps,
             guidance=arguments.guidance_scale,
+            negative=arguments.negative_prompt,
             progress=drawing,
         )
     say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
@@ -70,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         say(f"{out}: the pictures side by side")
     for name, encoder in encoders.items():
-        warn_unknown_words(name, encoder.unknown_words(prompt))
+        warn_unknown_words(name, encoder.unknown_words(prompt) if encoder is not None else ())
     return 0
 
 
