@@ -1,0 +1,31 @@
+"""clip_benchmark on an encoder folder: `python scripts/run_clip_benchmark.py eval --model FOLDER ...`.
+
+    pip install clip-benchmark
+    python scripts/run_clip_benchmark.py eval --model_type debias_sd --model runs/debias --pretrained "" \\
+        --dataset mscoco_captions --dataset_root data/coco --task zeroshot_retrieval --output coco.json
+
+All arguments are clip_benchmark's own; the folder is its `--model`. Its retrieval counts ties for the model, ours
+(`debias-sd evaluate retrieval`) against it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from debias_sd.evaluation.clip_benchmark import load_folder
+
+
+def main() -> int:
+    try:
+        from clip_benchmark import cli, models
+    except ImportError:
+        print("run_clip_benchmark: clip_benchmark is not installed; pip install clip-benchmark.", file=sys.stderr)
+        return 2
+    models.TYPE2FUNC["debias_sd"] = load_folder
+    models.MODEL_TYPES.append("debias_sd")
+    cli.main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What docs/evaluation.md tells a user to type about sets works, in its order; and our folders as clip_benchmark's."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from tiny import LONG_PROMPT, save_clip_model
+from tiny_sets import draw, make_coco, make_docci, make_folder, make_urban1k
+
+from debias_sd import cli
+from debias_sd.datasets.faults import Faults
+from debias_sd.datasets.names import EVALUATION_KINDS
+from debias_sd.datasets.records import ListedRecords, Record
+from debias_sd.evaluation.cache import FeatureCache
+from debias_sd.evaluation.clip_benchmark import load_folder
+from debias_sd.evaluation.embedding import Embedder
+from debias_sd.evaluation.processes import Processes
+from debias_sd.evaluation.towers import load_towers
+from debias_sd.probes import GROUPS
+from debias_sd.published import published_tables
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_on_sets_run_and_write_what_they_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for seed, name in enumerate(("debias-b16", "long-clip-b16")):
+        save_clip_model(tmp_path / "runs" / name, length=248, seed=seed)
+    make_urban1k(tmp_path / "data" / "Urban1k")
+    make_docci(tmp_path / "data" / "docci")
+    make_coco(tmp_path / "data" / "coco")
+    (tmp_path / "data" / "photos").mkdir()
+    make_folder(tmp_path / "data" / "photos")
+    commands = [
+        line for line in TEXT.splitlines() if re.match(r"debias-sd (report|evaluate paper|evaluate .*--data) ?", line)
+    ]
+    assert len(commands) == 4
+    for command in commands:
+        arguments = shlex.split(command)[1:]
+        extra = ["--samples", "5"] if arguments[0] == "evaluate" else []
+        assert cli.main([*arguments, *extra]) == 0
+        for option in ("--out", "--html", "--plots"):
+            if option in arguments:
+                assert Path(arguments[arguments.index(option) + 1]).exists()
+    assert len(list((tmp_path / "runs" / "plots").iterdir())) == 2 * 4 * 2
+    assert "debias-b16 - published" in capsys.readouterr().out
+
+
+def test_the_document_names_every_set_group_and_published_model():
+    section = TEXT.split("## Retrieval on sets")[1]
+    for name in (*EVALUATION_KINDS, *GROUPS):
+        assert f"`{name}`" in section
+    models = {re.sub(r"-(l14|b16)$", "", row.id) for row in published_tables()[0].rows if "rerun" not in row.id}
+    assert all(f"`{model}-b16`" in section for model in models)
+
+
+def test_our_folders_as_clip_benchmark_loads_models(tmp_path):
+    save_clip_model(tmp_path / "clip", length=248)
+    model, transform, tokenizer = load_folder(str(tmp_path / "clip"), pretrained="", cache_dir=None, device="cpu")
+    embedder = Embedder(load_towers(tmp_path / "clip"), FeatureCache(None, ""), Processes())
+    texts = ["a cat", LONG_PROMPT, LONG_PROMPT * 3]
+    found = torch.nn.functional.normalize(model.encode_text(tokenizer(texts)), dim=-1)
+    np.testing.assert_allclose(found.numpy(), embedder.texts(texts), atol=1e-6)
+    draw(tmp_path / "a.png", 1)
+    with Image.open(tmp_path / "a.png") as picture:
+        pixels = torch.stack([transform(picture)])
+    images, _, _ = embedder.pictures(ListedRecords("own", (Record("a", tmp_path / "a.png", ("x",)),)), Faults(1))
+    found = torch.nn.functional.normalize(model.encode_image(pixels), dim=-1)
+    np.testing.assert_allclose(found.numpy(), images, atol=1e-6)
+
+
+def test_the_script_says_that_clip_benchmark_is_missing(tmp_path):
+    (tmp_path / "clip_benchmark.py").write_text("raise ImportError('not here')")
+    command = [sys.executable, str(ROOT / "scripts" / "run_clip_benchmark.py")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}
+    )
+    assert (done.returncode, done.stderr) == (
+        2, "run_clip_benchmark: clip_benchmark is not installed; pip install clip-benchmark.\n",
+    )  # fmt: skip
