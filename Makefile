@@ -24,12 +24,8 @@ install: $(INSTALLED) ## create .venv with the pinned versions (every other targ
 demo: $(INSTALLED) ## one prompt, three encoders, one seed: prints the table, writes demo.png
 	@$(BIN)/python -m debias_sd.demo
 
-app: $(INSTALLED) $(VENV)/.installed-app ## the comparison in a browser, on this machine only
+app: $(INSTALLED) ## the comparison in a browser, on this machine only
 	@$(BIN)/python -m app
-
-$(VENV)/.installed-app: $(INSTALLED)
-	@$(BIN)/python -c 'import gradio, matplotlib' 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[app]'
-	@touch $@
 
 test test-all: export OMP_NUM_THREADS := 1
 
@@ -69,5 +65,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv) and call make again." >&2; exit 1; }
 	@echo "Installing into $(VENV): about 3 GB to download, 6 GB on disk, one to a few minutes; only this first time."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --timeout 120 --retries 10 -c constraints.txt -e '.[train,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --timeout 120 --retries 10 -c constraints.txt -e '.[train,app,dev]'
 	@touch $@

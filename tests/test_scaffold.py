@@ -18,8 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PIN_LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = {canonicalize_name(name): Version(version) for name, _, version in (line.partition("==") for line in PIN_LINES)}
 DECLARED = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
-INSTALLED_EXTRAS = {"dev", "train"}  # what the Makefile installs
-TARGETS = ("demo", "test", "test-all", "lint", "weights", "weights-quick", "results", "benchmark", "clean", "help")
+INSTALLED_EXTRAS = {"app", "dev", "train"}  # what the Makefile installs
+TARGETS = ("demo", "app", "test", "test-all", "lint", "weights", "weights-quick", "results", "benchmark", "clean", "help")
 
 
 def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
