@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from debias_sd.families import Family, Slot, family_of
 
 EMBEDDED_BASE = "stable-diffusion"
 FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+_VARIANT = re.compile(r"[\w-]+\.(\w+?)(?:-\d+-of-\d+)?\.safetensors")  # model.fp16.safetensors
 # What diffusers and transformers raise for a folder whose parts are damaged or do not fit together.
 _LOADING_FAULTS = (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError)
 # A single file does not name its pipeline; diffusers tells what model it is from its tensors.
@@ -97,7 +99,16 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
     if not isinstance(index, dict):
         raise ValueError(f"model_index.json of base {name} is not a JSON object; copy the folder again.")
     parts = index | {key: value for key, value in options.items() if key in index}
-    return Base(name, folder, family_of(parts, str(index.get("_class_name", name))), options)
+    family = family_of(parts, str(index.get("_class_name", name)))
+    if source.is_dir():
+        options = _only_variant(source / family.denoiser) | options
+    return Base(name, folder, family, options)
+
+
+def _only_variant(folder: Path) -> dict[str, str]:
+    """Return `variant` as an option when the weights in `folder` are there in one variant and not without one."""
+    found = {match and match[1] for match in (_VARIANT.fullmatch(path.name) for path in folder.glob("*.safetensors"))}
+    return {"variant": found.pop()} if len(found) == 1 and None not in found else {}
 
 
 def _hub_options(options: dict[str, object]) -> dict[str, object]:
@@ -124,7 +135,12 @@ def _load_file(path: Path, options: dict[str, object]) -> DiffusionPipeline:
     except (*_LOADING_FAULTS, EOFError, pickle.UnpicklingError) as error:
         if isinstance(error, ValueError) and str(error).startswith("base "):
             raise
-        raise ValueError(f"base {path} is damaged or no checkpoint ({type(error).__name__}); copy it again.") from error
+        what = "is damaged or no checkpoint"
+        if isinstance(error, pickle.UnpicklingError):
+            what = "is damaged, or a pickle with more in it than tensors, which is not run"
+        raise ValueError(
+            f"base {path} {what} ({type(error).__name__}); copy it again, or give a .safetensors."
+        ) from error
     try:
         return loader(str(path), **options)
     except _LOADING_FAULTS as error:

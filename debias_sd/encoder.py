@@ -42,8 +42,14 @@ class TextEmbedding(NamedTuple):
     pooled: Float[Tensor, "batch width"]
 
 
+def uncompiled(model: Model) -> Model:
+    """Return the model that `torch.compile` wrapped, or `model`."""
+    return getattr(model, "_orig_mod", model)
+
+
 def text_tower(model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection) -> CLIPTextModel:
     """Return the part of `model` that reads text; a `CLIPTextModel` is that part."""
+    model = uncompiled(model)
     return model if isinstance(model, CLIPTextModel) else model.text_model
 
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 
-from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower
+from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower, uncompiled
 from debias_sd.families import Slot, family_of
 from debias_sd.positions import KEEP
+from debias_sd.tokens import spell_out_special_tokens
 
 ORIGIN = "debias_sd_origin"  # a key of the text encoder's own config: it is saved with the pipeline
 Model = TypeVar("Model", CLIPTextModel, CLIPTextModelWithProjection)
@@ -70,7 +71,7 @@ def describe_encoders(pipe: object) -> list[EncoderRow]:
         rows.append(
             EncoderRow(
                 slot=slot.encoder,
-                kind=type(model).__name__,
+                kind=type(uncompiled(model)).__name__,
                 positions=tokenizer.model_max_length,
                 width=model.config.hidden_size,
                 pad_id=tokenizer.pad_token_id,
@@ -127,13 +128,18 @@ def fill_given(place: Place, encoder: TextEncoder) -> Filling:
 def fill_stretched(
     slot: Slot, components: Mapping[str, object], *, positions: int, in_place: bool, name: str
 ) -> Filling:
-    """Return the slot's own encoder and tokenizer with `positions` positions, as they are when they have them.
+    """Return the slot's own encoder and tokenizer with `positions` positions, not lengthened when they have them.
 
-    `in_place` changes the encoder itself. Raises ValueError when they do not fit or cannot have that many positions.
+    `in_place` changes the encoder itself, else it is a structure of its own, and not compiled. Raises ValueError when
+    they do not fit or cannot have that many positions.
     """
     check_pair(slot, components, name=name)
-    model, tokenizer = components[slot.encoder], components[slot.tokenizer]
+    model, tokenizer = uncompiled(components[slot.encoder]), components[slot.tokenizer]
     own = tokenizer.model_max_length
+    tokenizer = copy.deepcopy(tokenizer)
+    spell_out_special_tokens(tokenizer)
+    if not in_place:
+        model = shared_copy(model)
     if own == positions:
         return model, tokenizer
     factor, rest = divmod(positions - KEEP, own - KEEP)
@@ -142,10 +148,7 @@ def fill_stretched(
             f"the {slot.encoder} of {name} has {own} positions and cannot be stretched to the {positions} of the other "
             f"encoder, only to {KEEP} + {own - KEEP} times a whole number; give one with {positions} positions for it."
         )
-    if not in_place:
-        model = shared_copy(model)
     stretch_in_place(model, factor=factor)
-    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = positions
     _name_special_tokens(model, tokenizer)
     setattr(model.config, ORIGIN, "stretched")
@@ -159,17 +162,6 @@ def shared_copy(model: Model) -> Model:
     """
     weights = {id(weight): nn.Parameter(weight.data, weight.requires_grad) for weight in model.parameters()}
     return copy.deepcopy(model, weights | {id(buffer): buffer for buffer in model.buffers()})
-
-
-def allow_clip_skip(model: CLIPTextModel) -> None:
-    """Let `model.text_model` be `model`, so that `clip_skip` works in diffusers with transformers 5.6 and newer.
-
-    diffusers reads `text_encoder.text_model.final_layer_norm`, which newer text models hold directly. A plain attribute
-    of this one object, not a submodule: state dict, parameters and saved files do not change, and `copy.deepcopy` and
-    pickle point the copy at itself. It is not in saved files: a pipeline that is loaded by diffusers alone has
-    diffusers' own fault again, one loaded or swapped here has not.
-    """
-    object.__setattr__(model, "text_model", model)
 
 
 def _name_special_tokens(
@@ -194,7 +186,10 @@ def check_width(slot: Slot, width: int, *, need: int) -> None:
 
 
 def _padded_like(tokenizer: PreTrainedTokenizerBase, place: Place) -> PreTrainedTokenizerBase:
-    """Return a copy of `tokenizer` with the pad token of the slot's own, whose every token must have the same id."""
+    """Return a copy of `tokenizer` with the pad token of the slot's own, whose every token must have the same id.
+
+    It spells out special tokens that a user types.
+    """
     own, vocabulary = place.tokenizer.get_vocab(), tokenizer.get_vocab()
     if not own.items() <= vocabulary.items():
         token = min(own.items() - vocabulary.items(), key=lambda item: item[1])[0]
@@ -211,6 +206,7 @@ def _padded_like(tokenizer: PreTrainedTokenizerBase, place: Place) -> PreTrained
         )
     padded = copy.deepcopy(tokenizer)
     padded.pad_token = place.tokenizer.pad_token
+    spell_out_special_tokens(padded)
     return padded
 
 

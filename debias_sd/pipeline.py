@@ -15,11 +15,11 @@ from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.base_pipeline import Base, find_base
+from debias_sd.clip_skip import allow_clip_skip
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder, read_width
 from debias_sd.encoder_slots import (
     Place,
-    allow_clip_skip,
     check_pair,
     check_vocabulary,
     check_width,
@@ -55,7 +55,8 @@ def load_debias_pipeline(
         torch_dtype: of all models, float32 by default; `dtype` in `options` is the same.
         min_positions: the shortest encoder to accept.
         xformers: use its attention in the UNet.
-        options: for diffusers' `from_pretrained` or, of a single file, `from_single_file`: `variant`, `config`, parts.
+        options: for diffusers' `from_pretrained` or, of a single file, `from_single_file`: `variant` (found out in a
+            folder that has only one), `config`, parts.
 
     At its peak it holds one text encoder more than diffusers would. Raises ValueError with one sentence when a part is
     missing or does not fit.
@@ -96,8 +97,9 @@ def with_text_encoder(
     """Return a new pipeline of the same class that shares all parts of `pipe` but text encoders, tokenizers, scheduler.
 
     `pipe` is left as it is, and so are the encoders given. Each encoder takes over the dtype and device of the one it
-    replaces; weights are shared where nothing else is needed. `encoder` and `encoder_2` are as in
-    `load_debias_pipeline`. Device offloading is enabled on the result, not before.
+    replaces; weights are shared where nothing else is needed, and `fuse_lora()` on one pipeline writes into them.
+    `encoder` and `encoder_2` are as in `load_debias_pipeline`. Device offloading and compiling are for the result, not
+    before.
     Raises ValueError when `pipe` is of another family or an encoder does not fit it.
     """
     name = type(pipe).__name__

@@ -61,6 +61,18 @@ def test_a_kohya_lora_is_encoded_at_its_scale_and_left_as_it_was(lora_pipe):
     assert scalings(lora_pipe.text_encoder) == before
 
 
+def test_clip_skip_and_lora_do_not_stand_in_each_others_way(lora_gate):
+    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
+    pipe.encode_prompt(SHORT, "cpu", 1, True, clip_skip=1)
+    encode_prompt(pipe, SHORT, clip_skip=1)
+    pipe.load_lora_weights(kohya(), adapter_name="style")
+    found = encode_prompt(pipe, SHORT, clip_skip=1)
+    with torch.no_grad():
+        states = pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
+    assert torch.equal(found["prompt_embeds"], states)
+    assert not torch.equal(encode_prompt(pipe, SHORT, clip_skip=1, lora_scale=0)["prompt_embeds"], states)
+
+
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2])
 def test_the_scale_is_that_of_diffusers(lora_pipe, scale):
     found = encode_prompt(lora_pipe, SHORT, "blurry", lora_scale=scale)

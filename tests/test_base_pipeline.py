@@ -1,10 +1,12 @@
 """A base is found as a folder, a hub id or a file; what is wrong with it is told in one sentence."""
 
 import pytest
+import torch
 from diffusers import StableDiffusionPipeline
 from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
 
 from debias_sd import encoder_folder
+from debias_sd.base_pipeline import find_base
 from debias_sd.pipeline import load_debias_pipeline
 
 SHORT = "a red cat"
@@ -143,3 +145,37 @@ def test_a_base_without_an_encoder_named_is_told(base_folder):
 def test_the_embedded_models(encoder, positions):
     pipe = load_debias_pipeline(encoder=encoder)
     assert (type(pipe).__name__, pipe.tokenizer.model_max_length) == ("StableDiffusionPipeline", positions)
+
+
+@pytest.mark.parametrize("encoder", ["base", "stretched"])
+def test_a_base_in_half_precision_only_is_found(encoder, tmp_path):
+    """As people share them: model.fp16.safetensors and nothing else."""
+    tiny_sd_pipeline().to(torch.float16).save_pretrained(tmp_path, variant="fp16")
+    assert not (tmp_path / "unet" / "diffusion_pytorch_model.safetensors").exists()
+    pipe = load_debias_pipeline(tmp_path, encoder)
+    assert pipe.unet.dtype == pipe.text_encoder.dtype == torch.float32
+    with pytest.raises(ValueError, match="is damaged or incomplete"):
+        load_debias_pipeline(tmp_path, encoder, variant="bf16")
+
+
+@pytest.mark.parametrize(
+    ("names", "variant"),
+    [
+        (["model.fp16.safetensors"], {"variant": "fp16"}),
+        (["m.fp16-00001-of-00002.safetensors", "m.fp16-00002-of-00002.safetensors"], {"variant": "fp16"}),
+        (["model.safetensors", "model.fp16.safetensors"], {}),
+        (["model-00001-of-00002.safetensors"], {}),
+        (["model.fp16.safetensors", "model.ema.safetensors"], {}),
+        ([], {}),
+    ],
+)
+def test_a_variant_is_taken_where_it_is_the_only_one(base_folder, names, variant, tmp_path):
+    def fill(folder):
+        (folder / "unet").unlink()
+        (folder / "unet").mkdir()
+        for name in names:
+            (folder / "unet" / name).touch()
+
+    folder = spoiled(base_folder, tmp_path, fill)
+    assert find_base(folder, {}).options == variant
+    assert find_base(folder, {"variant": "x"}).options == {"variant": "x"}

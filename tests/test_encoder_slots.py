@@ -17,6 +17,7 @@ from tiny_pipelines import (
 )
 from transformers import CLIPTokenizer
 
+from debias_sd.conditioning import encode_prompt
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_slots import describe_encoders
 from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
@@ -48,7 +49,8 @@ def test_stretched_is_the_bases_own_with_its_first_twenty_positions():
     different = [n for n, p in pipe.text_encoder.named_parameters() if p.data_ptr() != own[n].data_ptr()]
     assert different == ["embeddings.position_embedding.weight"]
     again = with_text_encoder(pipe, "stretched")
-    assert again.text_encoder is pipe.text_encoder
+    table = "embeddings.position_embedding.weight"
+    assert again.text_encoder.get_parameter(table).data_ptr() == pipe.text_encoder.get_parameter(table).data_ptr()
 
 
 def test_stable_diffusion_3_keeps_the_identity_and_takes_other_projections_from_the_folder():
@@ -107,6 +109,36 @@ def test_a_given_encoder_shares_weights_and_nothing_else():
         assert (model.get_parameter(weight).shape, model.dtype) == ((49408, 32), torch.float32)
     assert len(two.tokenizer) == len(encoder.tokenizer) == 49408
     assert not hasattr(encoder.model.config, "debias_sd_origin")
+
+
+@pytest.mark.parametrize("stretched", [False, True])
+def test_encoders_that_are_long_enough_are_not_shared_with_the_base(stretched):
+    """A learnt token on the new pipeline would be on the old one too."""
+    base = with_text_encoder(tiny_sdxl(), tiny_encoder(), encoder_2=second_encoder())
+    pipe = with_text_encoder(base, "stretched" if stretched else tiny_encoder(seed=4))
+    assert [row.origin for row in describe_encoders(pipe)] == ["given", "given"]
+    weight = "text_model.embeddings.token_embedding.weight"
+    assert pipe.text_encoder_2.get_parameter(weight).data_ptr() == base.text_encoder_2.get_parameter(weight).data_ptr()
+    for model, tokenizer, width in (("text_encoder", "tokenizer", 32), ("text_encoder_2", "tokenizer_2", 48)):
+        parts = {"text_encoder": getattr(pipe, model), "tokenizer": getattr(pipe, tokenizer)}
+        pipe.load_textual_inversion({"<toy>": torch.ones(3, width)}, token="<toy>", **parts)
+        assert (len(getattr(pipe, tokenizer)), len(getattr(base, tokenizer))) == (49411, 49408)
+        assert len(getattr(base, model).get_input_embeddings().weight) == 49408
+
+
+@pytest.mark.parametrize("make", [tiny_sd_pipeline, tiny_sdxl])
+def test_the_base_may_be_compiled(make):
+    base = make()
+    plain = with_text_encoder(base, "stretched")
+    for name in ("text_encoder", "text_encoder_2") if make is tiny_sdxl else ("text_encoder",):
+        setattr(base, name, torch.compile(getattr(base, name), backend="eager"))
+    own = describe_encoders(base)
+    pipe = with_text_encoder(base, "stretched")
+    assert describe_encoders(pipe) == describe_encoders(plain)
+    assert [row.kind for row in own] == [row.kind for row in describe_encoders(pipe)]
+    found, expected = (encode_prompt(one, LONG_PROMPT) for one in (pipe, plain))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert type(with_text_encoder(base, tiny_encoder()).text_encoder).__name__ == "CLIPTextModel"
 
 
 def test_dtypes_are_those_asked_for(tmp_path):

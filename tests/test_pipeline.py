@@ -126,11 +126,29 @@ def test_what_clip_skip_needs_adds_no_weights_and_survives_copies(base):
     model = pipe.text_encoder
     names = [name for name, _ in model.named_modules()]
     assert not any(name.startswith("text_model") for name in [*names, *model.state_dict()])
-    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert copied.text_model is copied
-        assert copied is not model
-    img2img = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
-    assert img2img.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0].shape == (1, 248, 32)
+    expected = None
+    for own in (pickle.loads(pickle.dumps(model)), model, copy.deepcopy(model)):
+        img2img = StableDiffusionImg2ImgPipeline(
+            **pipe.components | {"text_encoder": own}, requires_safety_checker=False
+        )
+        states = img2img.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
+        assert states.shape == (1, 248, 32)
+        assert expected is None or torch.equal(states, expected)
+        expected = states
+
+
+def test_what_clip_skip_needs_is_there_only_for_its_one_read(base):
+    """A text encoder with a `text_model` is one of an old layout for diffusers' LoRA loader."""
+    model = with_text_encoder(base, tiny_encoder()).text_encoder
+    ids = torch.tensor([[49406, 320, 49407]])
+    assert not hasattr(model, "text_model")
+    model(ids, output_hidden_states=True)
+    for one in (copy.deepcopy(model), model):
+        assert one.text_model.final_layer_norm is one.final_layer_norm
+        assert not hasattr(one, "text_model")
+    model(ids, output_hidden_states=True)
+    model(ids)
+    assert not hasattr(model, "text_model")
 
 
 def test_swapping_again_after_reading_back_gives_clip_skip_again(pipe, tmp_path):
