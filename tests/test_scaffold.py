@@ -19,7 +19,8 @@ PIN_LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = {canonicalize_name(name): Version(version) for name, _, version in (line.partition("==") for line in PIN_LINES)}
 DECLARED = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
 INSTALLED_EXTRAS = {"app", "dev", "train"}  # what the Makefile installs
-TARGETS = ("demo", "app", "test", "test-all", "lint", "weights", "weights-quick", "results", "benchmark", "clean", "help")
+TARGETS = ("demo", "app", "test", "test-all", "lint", "help", "clean")
+TARGETS += ("weights", "weights-quick", "results", "benchmark")
 
 
 def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
