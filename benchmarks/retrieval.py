@@ -2,8 +2,8 @@
 
 Two comparisons, each in turns in one process:
 
-* texts: ours (sorted by length, cut at their end) against padding all of them to 248 in the order of the file, both
-  with the same weights and threads and in batches of 16; goal: 2 times on DPG-Bench's prompts, never below 1;
+* texts: ours (sorted by length, cut at their end) against padding all of them to 248 by 16 in the order of the file,
+  with the same weights and threads; goal: 2 times on DPG-Bench's prompts, never below 1;
 * ranking: ours (counting, in blocks) against a full argsort of the same similarities, both directions; goal: 5 times.
 
 The encoder has the size of CLIP ViT-L/14's text tower and random weights: no download. The default texts are those of
@@ -27,7 +27,7 @@ from encode import POSITIONS, clip_tokenizer
 from transformers import CLIPConfig, CLIPModel
 
 from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import TEXT_ROWS, Embedder
+from debias_sd.evaluation.embedding import Embedder
 from debias_sd.evaluation.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from debias_sd.evaluation.processes import Processes
 from debias_sd.evaluation.towers import ClipTowers
@@ -36,6 +36,7 @@ from debias_sd.report import installed_versions, write_atomically
 from debias_sd.retrieval import DualEncoder
 from debias_sd.tokens import tokenize
 
+BATCH = 16  # of the padded way
 GOALS = {"texts": 2.0, "ranking": 5.0}
 TEXTS = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "dpg_prompts.jsonl"
 
@@ -80,8 +81,8 @@ def ours(towers: ClipTowers, texts: list[str]) -> np.ndarray:
 def padded(towers: ClipTowers, texts: list[str]) -> np.ndarray:
     """The same features as most evaluation scripts make them: 248 slots each, in the order of the file."""
     rows = []
-    for start in range(0, len(texts), TEXT_ROWS):
-        ids = tokenize(towers.encoder.tokenizer, texts[start : start + TEXT_ROWS], length=POSITIONS, pad_id=0)
+    for start in range(0, len(texts), BATCH):
+        ids = tokenize(towers.encoder.tokenizer, texts[start : start + BATCH], length=POSITIONS, pad_id=0)
         rows.append(torch.nn.functional.normalize(towers.text_features(ids), dim=-1).numpy())
     return np.concatenate(rows)
 

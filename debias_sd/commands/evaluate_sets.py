@@ -125,12 +125,13 @@ def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
     from hashlib import sha256
 
     from debias_sd.evaluation.cache import FeatureCache, cache_folder
+    from debias_sd.evaluation.embedding import rows_on
     from debias_sd.evaluation.towers import content_hash
     from debias_sd.report import installed_versions
 
     versions = installed_versions()
     parts = (content_hash(towers.folder), towers.preprocessing, towers.device, versions["torch"],
-             versions["transformers"], versions["machine"], 1)  # fmt: skip
+             versions["transformers"], versions["machine"], rows_on(towers.device))  # fmt: skip
     folder = None if arguments.no_cache else arguments.cache or cache_folder()
     return FeatureCache(folder, sha256(repr(parts).encode()).hexdigest())
 

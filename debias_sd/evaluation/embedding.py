@@ -20,7 +20,7 @@ from debias_sd.evaluation.lanes import run_side_by_side
 from debias_sd.evaluation.processes import Processes
 from debias_sd.evaluation.towers import Towers
 
-TEXT_ROWS, PICTURE_ROWS = 16, 8  # of one batch on a processor; a GPU gets four times as many
+ROWS = {"cpu": 4, "cuda": 64}  # of one batch: few, for a last batch of a length is filled up with copies
 _FLUSH = 8192  # features between two files of the cache
 _AT_A_TIME = 256  # pictures whose files are in memory
 Progress = Callable[[int], object]
@@ -46,8 +46,8 @@ class Embedder:
     work: Work = dataclasses.field(default_factory=Work)
 
     @property
-    def _scale(self) -> int:
-        return 1 if self.towers.device == "cpu" else 4
+    def _rows(self) -> int:
+        return rows_on(self.towers.device)
 
     @property
     def _lanes(self) -> int:
@@ -61,11 +61,11 @@ class Embedder:
         self.work.texts_known += len(texts) - len(missing)
         progress(len(texts) - len(missing))
         ids, _ = self.towers.ids_of(list(missing.values()))
-        batches = list(length_batches([len(row) for row in ids], rows=TEXT_ROWS * self._scale))
+        batches = list(length_batches([len(row) for row in ids], rows=self._rows))
         names = list(missing)
 
         def embed(rows: list[int]) -> np.ndarray:
-            full = (rows * TEXT_ROWS * self._scale)[: TEXT_ROWS * self._scale]
+            full = (rows * self._rows)[: self._rows]
             batch = torch.tensor([ids[row] for row in full], dtype=torch.long)
             return _normalised(self.towers.text_features(batch)[: len(rows)])
 
@@ -102,7 +102,7 @@ class Embedder:
         return (self.cache.rows(keys) if keys else np.empty((0, 1), np.float32)), kept, keys
 
     def _embed_squares(self, squares: dict[bytes, np.ndarray]) -> None:
-        names, size = list(squares), PICTURE_ROWS * self._scale
+        names, size = list(squares), self._rows
 
         def embed(rows: list[int]) -> np.ndarray:
             batch = [squares[names[row]] for row in (rows * size)[:size]]
@@ -140,6 +140,11 @@ class Embedder:
             self.cache.add([names[row] for row in rows], features)
         if self.processes.is_main:
             self.cache.flush()
+
+
+def rows_on(device: str) -> int:
+    """Texts or pictures in a batch on a device: part of what decides the last bits of a feature."""
+    return ROWS["cpu" if device == "cpu" else "cuda"]
 
 
 def length_batches(lengths: Sequence[int], *, rows: int) -> Iterator[list[int]]:
