@@ -66,7 +66,7 @@ def encode_prompt(
     sides = _sides(pipe, family, (prompt, prompt_2, prompt_3), negatives)
     skips = _skips(pipe, family, clip_skip, clip_skip if negative_clip_skip == SAME else negative_clip_skip)
     length = _whole_length(pipe, max_sequence_length)
-    if pooled not in POOLED or not isinstance(num_images_per_prompt, int) or num_images_per_prompt < 1:
+    if pooled not in POOLED or type(num_images_per_prompt) is not int or num_images_per_prompt < 1:
         given = f"pooled is {pooled!r} and num_images_per_prompt {num_images_per_prompt!r}"
         raise ValueError(f"{given}, allowed are 'first' or 'mean', and whole numbers from 1; correct them.")
     readers = [_reader(pipe, slot) for slot in family.slots]

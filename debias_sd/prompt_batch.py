@@ -54,7 +54,8 @@ def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None =
             )
     texts = []
     for text in given[:readers]:
-        text = text or given[0]  # as diffusers reads an empty second prompt
+        if text is None or isinstance(text, str | list | tuple):
+            text = text or given[0]  # as diffusers reads an empty second prompt
         if not isinstance(text, str | list | tuple):
             raise ValueError(f"a {side} is of type {type(text).__name__}, allowed is str or a list of str; give text.")
         found = [text] * (size or 1) if isinstance(text, str) else list(text)

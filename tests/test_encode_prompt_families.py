@@ -258,6 +258,7 @@ def test_siblings_of_sdxl(kind):
         ("sd3", {"max_sequence_length": 0}, "max_sequence_length is 0, it starts at 1"),
         ("sdxl", {"pooled": "last"}, "pooled is 'last'"),
         ("sdxl", {"num_images_per_prompt": 0}, "num_images_per_prompt 0"),
+        ("sdxl", {"num_images_per_prompt": True}, "num_images_per_prompt True"),
         ("sd", {"weighting": "compel"}, "weighting is 'compel', allowed are None and 'a1111'"),
         ("sd", {"window": "long"}, "window is 'long', this text encoder reads 3 to 77 tokens"),
         ("sd", {"lora_scale": float("nan")}, "lora_scale is nan, allowed is any finite number"),

@@ -151,6 +151,14 @@ def test_what_clip_skip_needs_is_there_only_for_its_one_read(base):
     assert not hasattr(model, "text_model")
 
 
+def test_clip_skip_of_a_compiled_encoder(base):
+    pipe = with_text_encoder(base, tiny_encoder())
+    expected = [pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=skip)[0] for skip in (1, 2)]
+    pipe.text_encoder = torch.compile(pipe.text_encoder, backend="eager", fullgraph=True)
+    for skip, states in zip((1, 2), expected, strict=True):
+        torch.testing.assert_close(pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=skip)[0], states)
+
+
 def test_swapping_again_after_reading_back_gives_clip_skip_again(pipe, tmp_path):
     pipe.save_pretrained(tmp_path)
     again = load_debias_pipeline(tmp_path, "base")

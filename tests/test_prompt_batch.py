@@ -31,6 +31,11 @@ def test_texts_are_shared_until_an_encoder_has_its_own():
         (([],), {"readers": 1}, "0 prompts are given; give one or more"),
         ((None,), {"readers": 1}, "a prompt is of type NoneType, allowed is str or a list of str; give text"),
         ((["a", 1],), {"readers": 1}, "a prompt is of type int, allowed is str; give text"),
+        (
+            ("a", torch.ones(2)),
+            {"readers": 2},
+            "a prompt is of type Tensor, allowed is str or a list of str; give text",
+        ),
         (("a", "b", "c"), {"readers": 2}, "prompt_3 is for text encoder 3 and this pipeline has 2; leave it out"),
         (("a \udc80",), {"readers": 1}, "not valid text"),
     ],
