@@ -30,10 +30,10 @@ app: $(INSTALLED) ## the comparison in a browser, on this machine only
 test test-all: export OMP_NUM_THREADS := 1
 
 test: $(INSTALLED) ## the default tests: no network, no GPU
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-all: $(INSTALLED) ## the slow tests too
-	@$(BIN)/python -m pytest -n $(WORKERS) -m ""
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m ""
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check .

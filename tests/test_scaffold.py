@@ -87,8 +87,8 @@ def test_each_target_explains_itself(target):
     ("target", "command"),
     [
         ("demo", "-m debias_sd.demo"),
-        ("test", "-m pytest -n 2"),
-        ("test-all", '-m pytest -n 2 -m ""'),
+        ("test", "-m pytest -n 2 --dist loadfile"),
+        ("test-all", '-m pytest -n 2 --dist loadfile -m ""'),
         ("weights", "scripts/weights.py"),
         ("weights-quick", "scripts/weights.py --quick"),
     ],
