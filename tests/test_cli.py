@@ -78,6 +78,24 @@ def test_a_prompt_file_of_any_length_and_script_keeps_its_text(models, tmp_path,
         assert picture.text["prompt"] == prompt
 
 
+@pytest.mark.parametrize(
+    ("prompt", "options", "said"),
+    [
+        ("A red cat", ("--window", "auto"), "3 tokens in 1 window of 77,"),
+        (LONG_PROMPT, ("--window", "auto"), "in 1 window of 248,"),
+        ("A red cat", ("--window", "auto", "--negative-prompt", LONG_PROMPT), "3 tokens in 1 window of 248,"),
+        ("A (red:1.3) BREAK cat", ("--weighting", "a1111"), "3 tokens in 2 windows of 248,"),
+        ("A (red:1.3) BREAK cat", ("--weighting", "a1111", "--window", "auto"), "3 tokens in 2 windows of 248,"),
+    ],
+)
+def test_windows_and_weights_are_those_asked_for(models, tmp_path, capsys, prompt, options, said):
+    code, out, err = generate(capsys, models, tmp_path / "x.png", *options, prompt=prompt)
+    assert (code, said in out) == (0, True), out + err
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.text["window"] == said.split()[-1].rstrip(",")
+        assert picture.text.get("weighting") == ("a1111" if "--weighting" in options else None)
+
+
 def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
     code, _, err = generate(capsys, models, tmp_path / "x.png", prompt="A red dragon")
     assert code == 0

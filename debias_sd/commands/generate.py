@@ -46,7 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="second CLIP text encoder of SDXL and Stable Diffusion 3 (default: the pipeline's own, stretched)",
     )
     parser.add_argument("--show-encoders", action="store_true", help="say what is in each text encoder's slot")
-    parser.add_argument("--window", type=int, metavar="TOKENS", help="tokens read at a time (default: all it can)")
+    parser.add_argument(
+        "--window",
+        type=_tokens,
+        metavar="TOKENS|auto",
+        help="tokens read at a time (default: all it can; auto: 77 where everything fits in it)",
+    )
+    parser.add_argument("--weighting", choices=("a1111",), help="read (word:1.3) and BREAK as markup")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same picture (default: 0)")
     add_sampling_arguments(parser)
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
@@ -54,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=int, metavar="N", help="enlarge N times by repeating pixels (default: 1; the "
                         f"embedded model's tiny pictures {EMBEDDED_SCALE})")  # fmt: skip
     parser.add_argument("--out", default="picture.png", metavar="FILE.png", help="default: picture.png")
+
+
+def _tokens(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens; give one, such as 77, or auto.") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,12 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.base, "base" if name == "base" else encoder or name, encoder_2=arguments.encoder_2, torch_dtype=dtype
     ).to(device)
     _check_draws_from_text(pipe)
-    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, window=arguments.window)
-    window = arguments.window or pipe.tokenizer.model_max_length
+    reading = {"window": arguments.window, "weighting": arguments.weighting}
+    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, **reading)
+    window = _window_of(pipe, [prompt, arguments.negative_prompt], **reading)
     image = _draw(pipe, embeddings, arguments)
     settings = _settings(arguments, prompt=prompt, encoder=name, window=window, dtype=dtype)
     write_png(image, out, settings=settings)
-    counted = count_tokens(pipe, prompt, lengths=(window,))["text_encoder"]
+    counted = count_tokens(pipe, prompt, lengths=(window,), weighting=arguments.weighting)["text_encoder"]
     windows = max(1, len(counted.readings[window].windows))
     say(
         f"{out}: {image.width}x{image.height}, {counted.tokens} tokens in {windows} window{'s' * (windows > 1)} of "
@@ -100,6 +114,18 @@ def _own_words(name: str | None, base: str | None) -> "TextEncoder | None":
 
     brings_own = name in (None, STRETCHED) or (name == "base" and base is not None)
     return None if brings_own else TextEncoder.load(name)
+
+
+def _window_of(pipe: "DiffusionPipeline", texts: list[str], *, window: int | str | None, weighting: str | None) -> int:
+    """Return the tokens that `encode_prompt` read at a time."""
+    from debias_sd.prompt_batch import SHORT
+    from debias_sd.token_report import count_tokens
+
+    longest = pipe.tokenizer.model_max_length
+    if window != "auto":
+        return window or longest
+    counts = [count_tokens(pipe, text, lengths=(SHORT,), weighting=weighting)["text_encoder"] for text in texts]
+    return SHORT if all(len(count.readings[SHORT].windows) <= 1 for count in counts) else longest
 
 
 def _check_draws_from_text(pipe: "DiffusionPipeline") -> None:
@@ -186,6 +212,8 @@ def _settings(
         "dtype": str(dtype).removeprefix("torch."),
         "software": f"debias_sd {__version__}",
     }
+    if arguments.weighting is not None:
+        settings["weighting"] = arguments.weighting
     if arguments.encoder_2 is not None:
         settings["encoder_2"] = arguments.encoder_2
     return {name: str(value) for name, value in settings.items()}
