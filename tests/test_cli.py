@@ -100,6 +100,9 @@ def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
     code, _, err = generate(capsys, models, tmp_path / "x.png", prompt="A red dragon")
     assert code == 0
     assert f"warning: encoder {models / 'long'} was never trained on: dragon\n" in err
+    weighted = ("--weighting", "a1111")
+    _, _, err = generate(capsys, models, tmp_path / "x.png", *weighted, prompt="A red (dragon:1.25)")
+    assert f"warning: encoder {models / 'long'} was never trained on: dragon\n" in err
     _, _, err = call(capsys, "tokens", "a red dragon", "--encoder", models / "long")
     assert err.endswith("was never trained on: dragon\n")
 

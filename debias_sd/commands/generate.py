@@ -102,8 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.show_encoders:
         _say_encoders(pipe)
-    unknown = encoder.unknown_words(f"{prompt} {arguments.negative_prompt}") if encoder is not None else ()
-    warn_unknown_words(str(name), unknown)
+    if encoder is not None:
+        words = count_tokens(encoder, f"{prompt} {arguments.negative_prompt}", weighting=arguments.weighting)
+        warn_unknown_words(str(name), words.unknown_words)
     return 0
 
 
