@@ -11,12 +11,6 @@ from debias_sd import encode_prompt, with_text_encoder
 SHORT = "a red cat"
 
 
-@pytest.fixture
-def lora_gate(monkeypatch):
-    """transformers 5.24 asks for a peft that is not out; what it calls is there in the newest one."""
-    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", peft.__version__)
-
-
 def kohya(*, encoders=("lora_te",), widths=(32,), alpha=2.0, seed=0):
     """A LoRA file of the text encoders as kohya's scripts write it: rank 4, old names."""
     torch.manual_seed(seed)
@@ -40,7 +34,7 @@ def scalings(model):
 
 
 @pytest.fixture
-def lora_pipe(lora_gate):
+def lora_pipe():
     pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
     pipe.load_lora_weights(kohya(), adapter_name="style")
     return pipe
@@ -61,7 +55,7 @@ def test_a_kohya_lora_is_encoded_at_its_scale_and_left_as_it_was(lora_pipe):
     assert scalings(lora_pipe.text_encoder) == before
 
 
-def test_clip_skip_and_lora_do_not_stand_in_each_others_way(lora_gate):
+def test_clip_skip_and_lora_do_not_stand_in_each_others_way():
     pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
     pipe.encode_prompt(SHORT, "cpu", 1, True, clip_skip=1)
     encode_prompt(pipe, SHORT, clip_skip=1)
@@ -93,7 +87,7 @@ def test_a_weight_that_was_set_before_comes_back_after_scale_0(lora_pipe):
     assert scalings(lora_pipe.text_encoder) == before
 
 
-def test_lora_of_both_encoders_of_sdxl(lora_gate):
+def test_lora_of_both_encoders_of_sdxl():
     pipe = with_text_encoder(tiny_sdxl(), tiny_encoder())
     plain = encode_prompt(pipe, LONG_PROMPT)
     pipe.load_lora_weights(kohya(encoders=("lora_te1", "lora_te2"), widths=(32, 48)))
@@ -104,7 +98,7 @@ def test_lora_of_both_encoders_of_sdxl(lora_gate):
     torch.testing.assert_close(none, plain)
 
 
-def test_a_peft_lora_is_unloaded_again(lora_gate):
+def test_a_peft_lora_is_unloaded_again():
     pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
     plain = encode_prompt(pipe, SHORT)
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "fc1"], init_lora_weights=False)
