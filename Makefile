@@ -54,6 +54,7 @@ benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a train
 	@$(BIN)/python benchmarks/prompts.py
 	@$(BIN)/python benchmarks/generate.py
 	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python benchmarks/retrieval.py
 
 clean: ## remove .venv and what the commands leave behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache demo.png

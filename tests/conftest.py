@@ -1,6 +1,8 @@
 """What every test run shares: no network, the versions in the header, and markers that skip where they cannot run."""
 
+import logging
 import os
+from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
@@ -10,6 +12,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Commands silence the libraries for their own process, which here is that of the next test too."""
+    loggers = [logging.getLogger(name) for name in ("diffusers", "transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def pytest_report_header() -> str:
