@@ -263,6 +263,8 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
         fresh, old = scratch / "new", scratch / "old"
         fresh.mkdir()
         write(fresh)
+        for file in fresh.iterdir():  # safetensors writes for the owner alone
+            file.chmod(fresh.stat().st_mode & 0o666)
         if folder.is_dir():
             folder.rename(old)
         fresh.rename(folder)

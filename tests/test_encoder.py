@@ -31,6 +31,7 @@ def test_save_and_load_keep_every_value(tmp_path):
     assert torch.equal(loaded.embed(TEXTS).pooled, encoder.embed(TEXTS).pooled)
     assert loaded.tokenizer.model_max_length == loaded.positions == 248
     assert not loaded.model.training
+    assert len({file.stat().st_mode for file in (tmp_path / "encoder").iterdir()}) == 1  # whoever reads one reads all
 
 
 def test_stock_transformers_reads_the_folder(tmp_path):

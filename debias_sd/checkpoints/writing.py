@@ -75,7 +75,6 @@ def write_model(
     config.save_pretrained(folder)
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors writes for the owner alone
     tokenizer.save_pretrained(folder)
     if source.folder is not None and (source.folder / "known_words.json").is_file():
         shutil.copyfile(source.folder / "known_words.json", folder / "known_words.json")

@@ -2,7 +2,7 @@
 
 import argparse
 import inspect
-import os
+import io
 import tempfile
 import time
 from pathlib import Path
@@ -221,22 +221,14 @@ def _settings(
 
 
 def write_png(image: "Image.Image", out: Path, *, settings: dict[str, str]) -> None:
-    """Write a PNG with `settings` as text chunks, under another name first: a fault leaves no half picture."""
+    """Write a PNG with `settings` as text chunks, whole or not at all."""
     from PIL.PngImagePlugin import PngInfo
+
+    from debias_sd.report import write_atomically
 
     chunks = PngInfo()
     for name, value in settings.items():
         chunks.add_itxt(name, value.replace("\0", ""))  # iTXt is UTF-8; a zero byte would end the text
-    scratch = None
-    try:
-        handle, scratch = tempfile.mkstemp(prefix=f".{out.stem}-", suffix=".png", dir=out.parent)
-        with os.fdopen(handle, "wb") as file:
-            image.save(file, format="PNG", pnginfo=chunks)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(scratch, 0o666 & ~umask)  # mkstemp makes files for the owner alone
-        os.replace(scratch, out)
-    except OSError as error:
-        if scratch is not None:
-            Path(scratch).unlink(missing_ok=True)
-        raise ValueError(f"output {out} cannot be written ({error.strerror}); give another --out.") from error
+    content = io.BytesIO()
+    image.save(content, format="PNG", pnginfo=chunks)
+    write_atomically(out, content.getvalue())
