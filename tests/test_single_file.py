@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from diffusers import StableDiffusionPipeline
+from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors.torch import save_file
 from tiny import LONG_PROMPT, draw, tiny_encoder, tiny_sd_pipeline
+from tiny_pipelines import tiny_sdxl
 
+from debias_sd.checkpoints.keys import text_to_openai
 from debias_sd.encoder_slots import describe_encoders
 from debias_sd.pipeline import load_debias_pipeline
 
@@ -15,6 +17,7 @@ RESNET = {
 }  # fmt: skip
 UNET = {
     "time_embedding.linear_1": "time_embed.0", "time_embedding.linear_2": "time_embed.2",
+    "add_embedding.linear_1": "label_emb.0.0", "add_embedding.linear_2": "label_emb.0.2",
     "conv_in": "input_blocks.0.0", "conv_norm_out": "out.0", "conv_out": "out.2",
     "down_blocks.0.resnets.0": "input_blocks.1.0", "down_blocks.0.downsamplers.0.conv": "input_blocks.2.0.op",
     "down_blocks.1.resnets.0": "input_blocks.3.0", "down_blocks.1.attentions.0": "input_blocks.3.1",
@@ -44,7 +47,7 @@ def renamed(key, names):
 
 
 def original_naming(pipe):
-    """The tensors of a tiny Stable Diffusion 1.x in the naming of its first release."""
+    """The tensors of a tiny Stable Diffusion 1.x or XL in the naming of their first releases."""
     state = {}
     for key, tensor in pipe.unet.state_dict().items():
         place = next(name for name in UNET if key.startswith(name + "."))
@@ -55,8 +58,13 @@ def original_naming(pipe):
         name = renamed(key, VAE)
         is_conv = ".attn_1." in name and name.endswith("weight") and ".norm." not in name
         state["first_stage_model." + name] = tensor[:, :, None, None] if is_conv else tensor
+    second = getattr(pipe, "text_encoder_2", None)
+    place = "cond_stage_model." if second is None else "conditioner.embedders.0."
     for key, tensor in pipe.text_encoder.state_dict().items():
-        state["cond_stage_model.transformer.text_model." + key] = tensor
+        state[f"{place}transformer.text_model.{key}"] = tensor
+    if second is not None:
+        for key, tensor in text_to_openai(second.state_dict()).items():
+            state[f"conditioner.embedders.1.model.{key}"] = tensor
     return {key: tensor.contiguous() for key, tensor in state.items()}
 
 
@@ -83,6 +91,25 @@ def test_a_single_file_is_a_base(files, name):
     assert [(row.positions, row.origin) for row in describe_encoders(pipe)] == [(248, "given")]
     assert pipe.unet.dtype == pipe.text_encoder.dtype == torch.float16
     assert pipe.encode_prompt(LONG_PROMPT, "cpu", 1, False, clip_skip=1)[0].shape == (1, 248, 32)
+
+
+def test_a_single_file_of_sdxl_is_a_base_with_both_its_encoders(tmp_path):
+    base = tiny_sdxl()
+    base.save_pretrained(tmp_path / "folder")
+    save_file(original_naming(base), tmp_path / "xl.safetensors")
+    config = str(tmp_path / "folder")
+    own = load_debias_pipeline(tmp_path / "xl.safetensors", "base", config=config)
+    own.set_progress_bar_config(disable=True)
+    assert torch.allclose(draw(own, prompt="a red cat"), draw(base, prompt="a red cat"), atol=1e-5)
+    pipe = load_debias_pipeline(tmp_path / "xl.safetensors", tiny_encoder(), config=config)
+    assert type(pipe) is StableDiffusionXLPipeline
+    rows = [(row.positions, row.origin, row.pad_id) for row in describe_encoders(pipe)]
+    assert rows == [(248, "given", 49407), (248, "stretched", 0)]
+    assert pipe.encode_prompt(LONG_PROMPT, device="cpu")[0].shape == (
+        1,
+        248,
+        32 + base.text_encoder_2.config.hidden_size,
+    )
 
 
 def test_what_is_wrong_with_a_single_file_is_told(files, tmp_path):
