@@ -224,9 +224,3 @@ def _window(part: Part, spans: list[tuple[int, int]], text: str) -> tuple[Window
         Window(tuple(tokens.ids[start:end]), tuple(tokens.weights[start:end]), text)
         for tokens, (start, end) in zip(part.tokens, spans, strict=True)
     )
-
-
-def pad_window(tokenizer: PreTrainedTokenizerBase, content: Sequence[int], *, window: int) -> list[int]:
-    """Return `window` ids: start token, `content`, end token, then the tokenizer's pad id."""
-    ids = [tokenizer.bos_token_id, *content, tokenizer.eos_token_id]
-    return ids + [tokenizer.pad_token_id] * (window - len(ids))

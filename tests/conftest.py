@@ -24,6 +24,16 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.fixture
+def fresh_accelerator() -> Iterator[None]:
+    """Accelerate keeps one state per process; each test is a run of its own."""
+    from accelerate.state import AcceleratorState  # not for every test: it takes seconds
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def pytest_report_header() -> str:
     names = ("torch", "transformers", "diffusers", "accelerate", "safetensors", "numpy")
     return "versions: " + ", ".join(f"{name} {metadata.version(name)}" for name in names)

@@ -9,7 +9,8 @@ import pytest
 from tiny import LONG_PROMPT, clip_tokenizer
 
 from debias_sd.captions import split_sentences
-from debias_sd.prompts import TokenizedPrompt, Window, pad_window, split_prompt
+from debias_sd.prompt_batch import PromptBatch, Reader
+from debias_sd.prompts import TokenizedPrompt, Window, split_prompt
 
 TOKENIZER = clip_tokenizer(77)
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -244,9 +245,9 @@ def test_prompts_that_people_lost_the_end_of_fit_in_248(prompt, tokens, windows,
 
 
 def test_a_padded_window_is_what_the_tokenizer_makes():
-    content = ids_of("a red cat")
     padded = TOKENIZER("a red cat", padding="max_length", max_length=77).input_ids
-    assert pad_window(TOKENIZER, content, window=77) == padded
+    (rows,) = PromptBatch([Reader(TOKENIZER, 77)], [[["a red cat"]]]).rows(window=77)
+    assert rows.sides == [[[tuple(padded)]]]
 
 
 def test_a_window_without_room_is_refused():

@@ -15,13 +15,7 @@ from train_encoder.bases import is_checkpoint, load_start
 from train_encoder.evaluation import evaluate, read_heldout
 from train_encoder.run import prepare
 
-
-@pytest.fixture(autouse=True)
-def _fresh_accelerator():
-    """Accelerate keeps one state per process; each test is a run of its own."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
+pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 
 
 def save_open_clip(folder, *, quick_gelu, custom=False):

@@ -19,13 +19,7 @@ from train_encoder.settings import TrainConfig
 from train_encoder.step import train_step
 from train_encoder.train import make_loader
 
-
-@pytest.fixture(autouse=True)
-def _fresh_accelerator():
-    """Accelerate keeps one state per process; each test is a run of its own."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
+pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 
 
 @pytest.fixture(scope="module")

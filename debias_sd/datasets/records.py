@@ -105,14 +105,15 @@ def pool_note(records: Records) -> str | None:
     """One sentence where a standard set has another size than published evaluations, or None."""
     if records.expected is None:
         return None
-    found = measure_pool(records)
-    if found == records.expected:
+    return pool_difference(records.name, measure_pool(records), records.expected, left_out=records.left_out)
+
+
+def pool_difference(name: str, found: Pool, expected: Pool, *, left_out: Mapping[str, int]) -> str | None:
+    """One sentence where set `name` has another size than published evaluations, or None."""
+    if found == expected:
         return None
-    reasons = f" ({describe_counts(records.left_out)} left out)" if records.left_out else ""
-    return (
-        f"{records.name} has {found}{reasons}, published results have {records.expected}: "
-        "the numbers cannot be compared with them."
-    )
+    reasons = f" ({describe_counts(left_out)} left out)" if left_out else ""
+    return f"{name} has {found}{reasons}, published results have {expected}: the numbers cannot be compared with them."
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:

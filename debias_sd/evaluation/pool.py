@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
-from debias_sd.datasets.records import Encoded, ListedRecords, Pool, Record, Records, describe_counts
+from debias_sd.datasets.records import Encoded, ListedRecords, Pool, Record, Records, describe_counts, pool_difference
 from debias_sd.heldout import twin_set
 from debias_sd.report import hash_texts
 from debias_sd.shapes.render import render
@@ -40,12 +40,10 @@ class CaptionPool:
         if self.faults:
             notes.append(f"{self.name}: {describe_counts(self.faults)}, left out with their captions.")
         found = Pool(self.images, len(self.captions))
-        if self.expected is not None and found != self.expected:
-            reasons = f" ({describe_counts(gone)} left out)" if gone else ""
-            notes.append(
-                f"{self.name} has {found}{reasons}, published results have {self.expected}: the numbers cannot be "
-                "compared with them."
-            )
+        expected = found if self.expected is None else self.expected
+        difference = pool_difference(self.name, found, expected, left_out=gone)
+        if difference is not None:
+            notes.append(difference)
         elif self.left_out:
             notes.append(f"{self.name}: {describe_counts(self.left_out)} left out.")
         if any(self.repeated.values()):
