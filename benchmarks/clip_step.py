@@ -188,10 +188,10 @@ def open_clip_step(model: CLIPModel, batch: dict[str, Tensor], size: Size) -> St
         image = other.encode_image(batch["pixel_values"], normalize=True)
         long_features, short_features = (other.encode_text(ids, normalize=True) for ids in (long, short))
         scale = other.logit_scale.exp()
-        short_loss = clip_loss(principal_components(image), short_features, scale)
+        short_loss = clip_loss(principal_components(image).to(short_features), short_features, scale)
         return weight * short_loss + (1 - weight) * clip_loss(image, long_features, scale)
 
-    return Step(other.to(batch["input_ids"].device).train(), loss)
+    return Step(other.to(batch["pixel_values"]).train(), loss)
 
 
 def make_step(name: str, model: CLIPModel, batch: dict[str, Tensor], size: Size) -> Step:
