@@ -47,6 +47,7 @@ class Encoder:
     short_weight: float | None
     stay_close_weight: float | None
     seed: int
+    settings: tuple[str, ...] = ()  # more of the trainer's options
 
     def train_command(self) -> list[str]:
         config = f"train_encoder/configs/shapes_{self.recipe.replace('-', '_')}.yaml"
@@ -55,7 +56,7 @@ class Encoder:
         if self.base is not None:
             command += ["--pretrained_model_name_or_path", str(self.base), "--short_weight", str(self.short_weight)]
             command += ["--stay_close_weight", str(self.stay_close_weight)]
-        return command
+        return [*command, *self.settings]
 
 
 def bases(seed: int, runs: Path) -> list[Encoder]:
