@@ -1,8 +1,8 @@
 """Speed and memory of a training step on a CPU: `python benchmarks/train_step.py [--batch 16] [--out FILE.json]`.
 
 Four ways (see `clip_step.py`) with the same weights and texts, in turns in one process, the order rotating; their
-losses and gradients on four of the pairs are compared first, with towers in float64, where twelve layers of rounding
-neither hide nor feign a difference. Peak memory is that of a fresh process per way. Goals: images/s of ours against
+losses and gradients on four of the pairs are compared first, in float64, where twelve layers of rounding neither hide
+nor feign a difference. Peak memory is that of a fresh process per way. Goals: images/s of ours against
 the padded step 1.2 times on the whole step and 3 times with the image tower frozen and its features cached; 0.85 of the
 floor, which is what counting multiplications allows. Processor time is what is compared: it does not see what else the
 machine does; wall time is in the report too.
@@ -57,7 +57,7 @@ def prepare(options: argparse.Namespace) -> tuple[dict[str, Tensor], Size, objec
 
 
 def steps_to_compare(model: CLIPModel, batch: dict[str, Tensor], size: Size) -> dict[str, Step]:
-    """All ways with float64 weights on the batch's first pairs; the loss itself is float32 in each."""
+    """All ways in float64, on the batch's first pairs."""
     exact = copy.deepcopy(model).double()
     few = {key: value[:CHECKED] for key, value in batch.items()}
     few["pixel_values"] = few["pixel_values"].double()

@@ -23,6 +23,11 @@ class TwoCaptionLoss(NamedTuple):
     short: Float[Tensor, ""]
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return `tensor` in float32 where its own type holds less; float64 stays: gradients are compared in it."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def contrastive_loss(
     image_features: Float[Tensor, "batch dim"],
     text_features: Float[Tensor, "batch dim"],
@@ -34,7 +39,8 @@ def contrastive_loss(
     """Return the mean of the image-to-text and the text-to-image cross entropy; row i of both belongs together.
 
     Features come normalised (principal components excepted); `logit_scale` is the logarithm of the inverse
-    temperature, as CLIP stores it. Computed in float32 whatever autocast says: bfloat16 logits of 100 are 0.5 apart.
+    temperature, as CLIP stores it. Computed in float32 at least, whatever autocast says: bfloat16 logits of 100 are
+    0.5 apart.
 
     `rows` names the pairs whose loss is returned, each still contrasted with all: two logits matrices of
     [rows, batch] in place of one of [batch, batch]. The mean over processes with equal numbers of rows is the loss.
@@ -42,7 +48,8 @@ def contrastive_loss(
     if rows is not None:
         return _loss_of_rows(image_features, text_features, logit_scale, label_smoothing=label_smoothing, rows=rows)
     with torch.autocast(image_features.device.type, enabled=False):
-        logits = logit_scale.float().exp() * image_features.float() @ text_features.float().T
+        scale = at_least_float32(logit_scale).exp()
+        logits = scale * at_least_float32(image_features) @ at_least_float32(text_features).T
         targets = torch.arange(logits.shape[0], device=logits.device)
         to_text = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
         to_image = F.cross_entropy(logits.T, targets, label_smoothing=label_smoothing)
@@ -53,7 +60,7 @@ def _loss_of_rows(
     image: Tensor, text: Tensor, logit_scale: Tensor, *, label_smoothing: float, rows: slice
 ) -> Float[Tensor, ""]:
     with torch.autocast(image.device.type, enabled=False):
-        image, text, scale = image.float(), text.float(), logit_scale.float().exp()
+        image, text, scale = at_least_float32(image), at_least_float32(text), at_least_float32(logit_scale).exp()
         targets = torch.arange(len(image), device=image.device)[rows]
         to_text = F.cross_entropy(scale * image[rows] @ text.T, targets, label_smoothing=label_smoothing)
         to_image = F.cross_entropy(scale * text[rows] @ image.T, targets, label_smoothing=label_smoothing)
@@ -101,15 +108,15 @@ class _LeadingComponents(torch.autograd.Function):
 def principal_components(features: Float[Tensor, "batch dim"], *, rank: int = 32) -> Float[Tensor, "batch dim"]:
     """Return `features` rebuilt from their mean and their first `rank` principal components in this batch.
 
-    Float32, not renormalised, with gradient through the components as in Long-CLIP's code. A centred batch has at most
-    `batch - 1` components: where `rank` covers them all, the features come back as they are.
+    Float32 at least, not renormalised, with gradient through the components as in Long-CLIP's code. A centred batch has
+    at most `batch - 1` components: where `rank` covers them all, the features come back as they are.
 
     Raises ValueError when `rank` is below 1.
     """
     if rank < 1:
         raise ValueError(f"rank is {rank}, at least 1 component is needed; use 32 as in the paper.")
     with torch.autocast(features.device.type, enabled=False):
-        features = features.float()
+        features = at_least_float32(features)
         if rank >= min(features.shape[0] - 1, features.shape[1]):
             return features
         mean = features.mean(dim=0)
@@ -148,7 +155,8 @@ def two_caption_loss(
     if not 0 <= short_weight <= 1:
         raise ValueError(f"short_weight is {short_weight}, allowed are 0 to 1; the paper uses 0.1.")
     image, long, short = (
-        gather(F.normalize(features.float(), dim=-1)) for features in (image_features, long_features, short_features)
+        gather(F.normalize(at_least_float32(features), dim=-1))
+        for features in (image_features, long_features, short_features)
     )
     options = {"label_smoothing": label_smoothing, "rows": rows}
     long_loss = contrastive_loss(image, long, logit_scale, **options)

@@ -45,7 +45,7 @@ def test_all_ways_have_one_loss_and_one_gradient(ready):
     steps = train_step.steps_to_compare(model, batch, train_step.SMALL)
     found = train_step.differences(steps)
     assert set(found) == {"ours", "open_clip", "frozen"}
-    assert max(each["gradient"] for each in found.values()) < 5e-6  # towers in float64, the loss in float32
+    assert max(each["gradient"] for each in found.values()) < 1e-6  # float64, but for eager attention's softmax
     with torch.no_grad():
         steps["ours"].module.clip.text_projection.weight[0] += 0.1
     with pytest.raises(RuntimeError, match="ours differs from the padded step by"):
