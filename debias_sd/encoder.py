@@ -16,11 +16,19 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
+from transformers import (
+    CLIPModel,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    PreTrainedTokenizerBase,
+    SiglipModel,
+    SiglipTextModel,
+)
 
 from debias_sd.encoder_folder import (
     PREFIX,
     PROJECTION,
+    check_kind,
     find_encoder_folder,
     read_known_words,
     read_projection,
@@ -32,7 +40,7 @@ from debias_sd.encoder_folder import (
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
 from debias_sd.tokens import tokenize, unknown_words
 
-Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)
+Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, SiglipModel)
 
 
 class TextEmbedding(NamedTuple):
@@ -47,7 +55,9 @@ def uncompiled(model: Model) -> Model:
     return getattr(model, "_orig_mod", model)
 
 
-def text_tower(model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection) -> CLIPTextModel:
+def text_tower(
+    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel,
+) -> CLIPTextModel | SiglipTextModel:
     """Return the part of `model` that reads text; a `CLIPTextModel` is that part."""
     model = uncompiled(model)
     return model if isinstance(model, CLIPTextModel) else model.text_model
@@ -64,7 +74,10 @@ def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> 
 
 
 def stretch_in_place(
-    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection, *, keep: int = KEEP, factor: int = FACTOR
+    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel,
+    *,
+    keep: int = KEEP,
+    factor: int = FACTOR,
 ) -> None:
     """Give `model` itself the longer position table of `stretch_encoder`, without a second copy of its weights."""
     tower = text_tower(model)
@@ -73,8 +86,8 @@ def stretch_in_place(
         table = stretch_positions(embeddings.position_embedding.weight, keep=keep, factor=factor)
     embeddings.position_embedding = nn.Embedding.from_pretrained(table, freeze=False)
     embeddings.position_ids = torch.arange(len(table), device=table.device)[None]
-    # A CLIPModel keeps the text part's config once more inside its own.
-    for config in (tower.config, model.config.text_config if isinstance(model, CLIPModel) else model.config):
+    # A model of two towers keeps the text part's config once more inside its own.
+    for config in (tower.config, getattr(model.config, "text_config", model.config)):
         config.max_position_embeddings = len(table)
 
 
@@ -99,6 +112,7 @@ class TextEncoder:
         Weights keep their dtype, on the CPU. Raises ValueError with one sentence for every fault.
         """
         folder = find_encoder_folder(source)
+        check_kind(folder)  # first: the tokenizer of another family would be called damaged
         tokenizer = read_tokenizer(folder)
         encoder = cls(
             model=read_text_model(folder, tokenizer),

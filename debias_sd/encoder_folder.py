@@ -25,7 +25,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 FILES = (
     "config.json", "model.safetensors", "provenance.json", "known_words.json", "tokenizer.json",
     "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-    "preprocessor_config.json", "processor_config.json",
+    "preprocessor_config.json", "processor_config.json", "spiece.model",
 )  # fmt: skip
 PREFIX = "text_model."
 PROJECTION = "text_projection.weight"
@@ -182,14 +182,24 @@ def read_projection(folder: Path) -> torch.Tensor | None:
     return projection
 
 
-def _read_config(folder: Path) -> CLIPTextConfig:
+def check_kind(folder: Path) -> None:
+    """Raise ValueError when the folder's config.json is not that of a CLIP; say of a SigLIP what it is for."""
     raw = read_json(folder / "config.json")
     kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if str(kind).startswith("siglip"):
+        raise ValueError(
+            f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model': SigLIP is "
+            "for retrieval, no Stable Diffusion reads its states; give the folder of a CLIP text encoder."
+        )
     if kind not in ("clip", "clip_text_model"):
         raise ValueError(
             f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model'; give the "
             "folder of a CLIP text encoder."
         )
+
+
+def _read_config(folder: Path) -> CLIPTextConfig:
+    check_kind(folder)
     try:
         return CLIPTextConfig.from_pretrained(folder)
     except (OSError, TypeError, ValueError, StrictDataclassError) as error:

@@ -1,9 +1,12 @@
-"""The training objective: symmetric contrastive loss, principal components of a batch, and their weighted sum.
+"""The training objective: contrastive loss (CLIP's, or SigLIP's), principal components of a batch, their weighted sum.
 
 Source: DeBias-CLIP (arXiv 2602.22419): `L = short_weight * L_short + (1 - short_weight) * L_long`, short_weight 0.1.
 `L_short` compares short captions with image features reduced to their 32 principal components in the batch
 (Long-CLIP, arXiv 2403.15378, section 3.3). Long-CLIP itself adds the two losses 1:1 with label smoothing 0.1: that is
 twice `two_caption_loss(..., short_weight=0.5, label_smoothing=0.1)`, a factor that AdamW does not see.
+
+SigLIP (arXiv 2303.15343) judges every pair of a batch on its own, by a sigmoid: `sigmoid_loss`. The sum of the two
+captions' losses is the same.
 """
 
 from collections.abc import Callable
@@ -67,6 +70,31 @@ def _loss_of_rows(
         return (to_text + to_image) / 2
 
 
+def sigmoid_loss(
+    image_features: Float[Tensor, "batch dim"],
+    text_features: Float[Tensor, "batch dim"],
+    logit_scale: Float[Tensor, ""],
+    logit_bias: Float[Tensor, ""],
+    *,
+    rows: slice | None = None,
+) -> Float[Tensor, ""]:
+    """Return SigLIP's loss: for each image the sum over all texts of -log sigmoid(+-logit), mean over the images.
+
+    The sign is + for row i with row i and - for any other; the logit is `exp(logit_scale) * cosine + logit_bias`.
+    Scaled as in the paper's listing, in big_vision and in open_clip's `SigLipLoss`: sum over pairs by batch size, not
+    the mean over pairs, so that the one match weighs as much in a large batch as in a small one. Float32 at least.
+
+    `rows` names the images whose part is returned, each with all texts; see `contrastive_loss`.
+    """
+    rows = rows or slice(len(image_features))
+    with torch.autocast(image_features.device.type, enabled=False):
+        image, text = at_least_float32(image_features)[rows], at_least_float32(text_features)
+        logits = at_least_float32(logit_scale).exp() * image @ text.T + at_least_float32(logit_bias)
+        places = torch.arange(len(text), device=text.device)
+        signs = 2.0 * (places[rows][:, None] == places) - 1.0
+        return -F.logsigmoid(signs * logits).sum() / len(image)
+
+
 class _LeadingComponents(torch.autograd.Function):
     """A matrix to its best approximation of a given rank: the first `rank` terms of its singular value decomposition.
 
@@ -123,6 +151,29 @@ def principal_components(features: Float[Tensor, "batch dim"], *, rank: int = 32
         return _LeadingComponents.apply(features - mean, rank) + mean
 
 
+def pair_loss(
+    image_features: Float[Tensor, "batch dim"],
+    text_features: Float[Tensor, "batch dim"],
+    logit_scale: Float[Tensor, ""],
+    *,
+    label_smoothing: float = 0.0,
+    logit_bias: Float[Tensor, ""] | None = None,
+    rows: slice | None = None,
+) -> Float[Tensor, ""]:
+    """Return `sigmoid_loss` where there is a `logit_bias`, else `contrastive_loss`.
+
+    Raises ValueError for label smoothing of the sigmoid loss.
+    """
+    if logit_bias is None:
+        options = {"label_smoothing": label_smoothing, "rows": rows}
+        return contrastive_loss(image_features, text_features, logit_scale, **options)
+    if label_smoothing:
+        raise ValueError(
+            f"label_smoothing is {label_smoothing}, SigLIP's sigmoid loss has no classes to smooth; set it to 0."
+        )
+    return sigmoid_loss(image_features, text_features, logit_scale, logit_bias, rows=rows)
+
+
 def keep_local(features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
     """Return `features` as they are: the gather of a single process."""
     return features
@@ -137,10 +188,13 @@ def two_caption_loss(
     short_weight: float = 0.1,
     rank: int = 32,
     label_smoothing: float = 0.0,
+    logit_bias: Float[Tensor, ""] | None = None,
     gather: Callable[[Tensor], Tensor] = keep_local,
     rows: slice | None = None,
 ) -> TwoCaptionLoss:
     """Return the DeBias-CLIP loss of a batch of images, each with a long and a short caption.
+
+    With a `logit_bias` both parts are SigLIP's `sigmoid_loss`, which has no classes to smooth; the rest is the same.
 
     Features come as the towers give them, not normalised. `gather` takes the `[local, dim]` features of this process
     and returns `[global, dim]` of all, in one order on every process and **with gradient**: without it the loss is
@@ -150,7 +204,7 @@ def two_caption_loss(
     gathered batch, it returns their part of the loss (see `contrastive_loss`): the mean over processes and the averaged
     gradients are the same, and no process holds a matrix of the whole batch by the whole batch.
 
-    Raises ValueError when `short_weight` is outside 0 to 1.
+    Raises ValueError when `short_weight` is outside 0 to 1, and for label smoothing of the sigmoid loss.
     """
     if not 0 <= short_weight <= 1:
         raise ValueError(f"short_weight is {short_weight}, allowed are 0 to 1; the paper uses 0.1.")
@@ -158,9 +212,9 @@ def two_caption_loss(
         gather(F.normalize(at_least_float32(features), dim=-1))
         for features in (image_features, long_features, short_features)
     )
-    options = {"label_smoothing": label_smoothing, "rows": rows}
-    long_loss = contrastive_loss(image, long, logit_scale, **options)
+    options = {"label_smoothing": label_smoothing, "logit_bias": logit_bias, "rows": rows}
+    long_loss = pair_loss(image, long, logit_scale, **options)
     reduced = principal_components(image, rank=rank)
-    short_loss = contrastive_loss(reduced, short, logit_scale, **options)
+    short_loss = pair_loss(reduced, short, logit_scale, **options)
     total = short_weight * short_loss + (1 - short_weight) * long_loss
     return TwoCaptionLoss(total=total, long=long_loss, short=short_loss)

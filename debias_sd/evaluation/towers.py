@@ -15,13 +15,16 @@ from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
+from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, SiglipModel
 
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
-from debias_sd.evaluation.preprocessing import Preprocessing, read_preprocessing
+from debias_sd.evaluation.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
 from debias_sd.retrieval import DualEncoder, load_dual_encoder
+from debias_sd.siglip_tokens import pad_rows, siglip_rows
 
 MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company
 _PAD = 0  # behind the end token, where a causal mask hides it
@@ -102,13 +105,11 @@ class SiglipTowers:
         return self.model.config.text_config.max_position_embeddings
 
     def ids_of(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
-        """Lower case, as both were trained; padded and cut by their own tokenizer."""
-        if not texts:
-            return [], []
-        lower = [text.lower() for text in texts]
-        whole = self.tokenizer(lower, truncation=False, verbose=False)["input_ids"]
-        options = {"padding": "max_length", "truncation": True, "max_length": self.window}
-        return self.tokenizer(lower, **options)["input_ids"], [len(row) for row in whole]
+        """Lower case, padded behind to the window and cut to it, as both were trained."""
+        whole = siglip_rows(self.tokenizer, texts, length=None)
+        rows = siglip_rows(self.tokenizer, texts, length=self.window)
+        ids = pad_rows(rows, length=self.window, pad_id=self.tokenizer.pad_token_id)
+        return ids.tolist(), [len(row) for row in whole]
 
     @torch.inference_mode()
     def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
@@ -139,6 +140,14 @@ def load_towers(source: str | Path, *, device: str = "cpu") -> Towers:
 
 
 def _load_siglip(folder: Path, device: str) -> SiglipTowers:
+    tokenizer = read_siglip_tokenizer(folder)
+    model = read_siglip_model(folder)
+    preprocessing = read_siglip_preprocessing(folder, size=model.config.vision_config.image_size)
+    return SiglipTowers(model.eval().float().to(device), tokenizer, folder, preprocessing, device)
+
+
+def read_siglip_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a `SiglipModel` folder; ValueError with one sentence, also for a package it needs."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except ImportError as error:
@@ -146,9 +155,19 @@ def _load_siglip(folder: Path, device: str) -> SiglipTowers:
         raise ValueError(f"the tokenizer of {folder} needs {package}; install it: pip install {package}.") from None
     except Exception as error:  # the Rust library raises bare Exception
         raise ValueError(f"the tokenizer files in {folder} are missing or damaged; copy them again.") from error
+    if tokenizer.pad_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {folder} has no pad token, which SigLIP reads up to its last position; copy the "
+            "tokenizer of the model that it was made of."
+        )
+    return tokenizer
+
+
+def read_siglip_model(folder: Path, **options: object) -> SiglipModel:
+    """Return the `SiglipModel` of a folder; ValueError with one sentence. Options go to `from_pretrained`."""
     try:
-        model, loaded = SiglipModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        model, loaded = SiglipModel.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, SafetensorError) as error:
         raise ValueError(
             f"the weights in {folder} do not fit its config.json ({type(error).__name__}); copy both again."
         ) from error
@@ -158,10 +177,14 @@ def _load_siglip(folder: Path, device: str) -> SiglipTowers:
             f"model.safetensors in {folder} lacks {len(missing)} tensors, {missing[0]} first, retrieval needs both "
             "towers; copy the whole model."
         )
-    size = model.config.vision_config.image_size
-    return SiglipTowers(
-        model.eval().float().to(device), tokenizer, folder, read_preprocessing(folder, size=size), device
-    )
+    return model
+
+
+def read_siglip_preprocessing(folder: Path, *, size: int) -> Preprocessing:
+    """Return what the folder says, else SigLIP's own: the whole picture as a square (bicubic), -1 to 1."""
+    if (folder / FILE).is_file():
+        return read_preprocessing(folder, size=size)
+    return Preprocessing(size, None, int(Image.Resampling.BICUBIC), HALF, HALF, f"SigLIP's own (no {FILE})")
 
 
 def describe_towers(towers: Towers) -> dict[str, object]:
@@ -179,7 +202,7 @@ def describe_towers(towers: Towers) -> dict[str, object]:
 def content_hash(folder: Path) -> str:
     """SHA-256 over all files of a folder that decide features: config, weights, tokenizer, preprocessing."""
     digest = hashlib.sha256()
-    for name in sorted({*FILES, "spiece.model"} - {"provenance.json"}):
+    for name in sorted(set(FILES) - {"provenance.json"}):
         if (folder / name).is_file():
             digest.update(f"{name}\0{hash_file(folder / name)}\n".encode())
     return digest.hexdigest()
