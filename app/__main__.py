@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         quiet_loading()
         hide_loading_bars()
-        demo = build_demo(Models.load(settings), settings)
-        launch(demo, settings)
+        models = Models.load(settings)
+        launch(build_demo(models, settings), models, settings)
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise

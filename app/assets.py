@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def read_asset(name: str) -> str:
-    """The text of a file beside this one: style.css, page.js or sentences.js."""
+    """The text of a file beside this one: style.css or one of the scripts."""
     return (Path(__file__).parent / name).read_text(encoding="utf-8")

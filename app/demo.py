@@ -15,6 +15,7 @@ from app.events import Events
 from app.examples import examples
 from app.keep import downloads_html
 from app.models import Models
+from app.ruler_route import ruler_route
 from app.rulers import rulers_html
 from app.sentences import sentences_html
 from app.session import Session
@@ -91,7 +92,7 @@ def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
                     [("the pipeline's own", None), *((f"{side} x {side}", side) for side in SIDES)],
                     value=None, label="Size", visible=not settings.is_embedded,
                 )  # fmt: skip
-    parts["rulers"] = gr.HTML(rulers_html(first, models), elem_id="rulers")
+    parts["rulers"] = gr.HTML(f'<div class="rulers-box">{rulers_html(first, models)}</div>', elem_id="rulers")
     with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
         parts["sentences"] = gr.HTML(sentences_html(first), elem_id="sentences", js_on_load=read_asset("sentences.js"))
     return parts
@@ -138,9 +139,9 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
     asked = [parts[name] for name in ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")]
     shown = [parts["status"], *parts["panels"], parts["go"], parts["cancel"], parts["votes"], parts["tally"]]
     kept = [parts[name] for name in ("gallery", "downloads", "command", "link", "json")]
-    prompt.change(
-        events.show_prompt, prompt, [parts["rulers"], parts["sentences"]], trigger_mode="always_last", **_QUICK
-    )
+    # Typing goes straight to /rulers (rulers.js); this is for texts that an example, a link or a move puts in.
+    prompt.change(None, prompt, js="(text) => { window.countTokens(text); }", api_visibility="private")
+    prompt.change(events.show_sentences, prompt, parts["sentences"], trigger_mode="always_last", **_QUICK)
     parts["sentences"].act(events.move, prompt, prompt, **_QUICK)
     parts["example"].input(
         lambda title: examples(is_embedded=settings.is_embedded).get(title, gr.skip()),
@@ -167,7 +168,7 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
     demo.load(events.use_link, None, asked, **_TOLD)
 
 
-def launch(demo: gr.Blocks, settings: Settings) -> None:
+def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
     """Serve until interrupted. No files are served, none are taken, nothing is reported."""
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
     demo.launch(
@@ -180,7 +181,7 @@ def launch(demo: gr.Blocks, settings: Settings) -> None:
         enable_monitoring=False,
         footer_links=["api"],
         mcp_server=False,
-        app_kwargs={"middleware": [Middleware(BodyLimit)]},
+        app_kwargs={"middleware": [Middleware(BodyLimit)], "routes": [ruler_route(models)]},
         state_session_capacity=100,
         show_error=False,
         ssr_mode=False,

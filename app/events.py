@@ -15,7 +15,6 @@ from app.keep import downloads_html, gallery_html
 from app.models import Models
 from app.reading import read_all, reading_html
 from app.request import Request, check_request, read_json, read_query
-from app.rulers import rulers_html
 from app.run import Run, compare, start_run
 from app.sentences import move_sentence, sentences_html
 from app.session import Session
@@ -33,10 +32,9 @@ class Events:
     def __init__(self, models: Models, settings: Settings) -> None:
         self.models, self.settings = models, settings
 
-    def show_prompt(self, prompt: str) -> tuple[str, str]:
-        """Rulers and sentence list for the text in the box."""
-        sentences = sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
-        return rulers_html(prompt, self.models), sentences
+    def show_sentences(self, prompt: str) -> str:
+        """The list of sentences for the text in the box."""
+        return sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
 
     def move(self, prompt: str, event: gr.EventData) -> str:
         """The prompt after a sentence was moved, swapped or dropped."""

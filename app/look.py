@@ -32,5 +32,5 @@ def theme() -> gr.themes.Base:
 
 
 def head() -> str:
-    """What goes into the page's head: the script, inline."""
-    return f"<script>{read_asset('page.js')}</script>"
+    """What goes into the page's head: the scripts, inline."""
+    return "".join(f"<script>{read_asset(name)}</script>" for name in ("page.js", "rulers.js"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import threading
 
 import torch
@@ -22,6 +23,8 @@ class Ruler:
     title: str
     window: int
     tokenizer: PreTrainedTokenizerBase
+    words: dict[str, list[int]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Where the tokens of a word begin, as far as `app.rulers` has counted; one for all rulers of one vocabulary."""
 
 
 class Models:
@@ -32,8 +35,14 @@ class Models:
         self.is_checked = is_checked(base)
         # A tokenizer that two threads use raises "Already borrowed": the page counts with copies, one caller at a time.
         self.counting = threading.Lock()
+        words: dict[str, dict[str, list[int]]] = {}  # encoders of one vocabulary count each word once
         self.rulers = {
-            name: Ruler(TITLES.get(name, name), pipe.tokenizer.model_max_length, copy.deepcopy(pipe.tokenizer))
+            name: Ruler(
+                TITLES.get(name, name),
+                pipe.tokenizer.model_max_length,
+                copy.deepcopy(pipe.tokenizer),
+                words.setdefault(_vocabulary_of(pipe.tokenizer), {}),
+            )
             for name, pipe in pipes.items()
         }
 
@@ -53,6 +62,13 @@ class Models:
         base.set_progress_bar_config(disable=True)
         pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
         return cls({name: pipes[name] for name in settings.encoders}, base)
+
+
+def _vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What decides how a text is split, and nothing of padding and length."""
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = sorted(token["content"] for token in parts["added_tokens"])
+    return json.dumps([added, parts["normalizer"], parts["pre_tokenizer"], parts["model"]])
 
 
 def _device_of(name: str) -> torch.device:

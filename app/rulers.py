@@ -6,14 +6,20 @@ Plain strings of HTML; every piece of the prompt is escaped.
 from __future__ import annotations
 
 import dataclasses
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from html import escape
+
+from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from app.models import Models, Ruler
 from app.settings import PROMPT_CHARACTERS
 from debias_sd.tokens import CONTEXTS, check_text
 
 _SHOWN = 6_000  # characters of a prompt that a ruler spells out; the rest is counted
+_WORD = re.compile(r"[^ \t\r\n]+")  # fewer separators than the tokenizer knows: a word here may be several of its own
+_REMEMBERED, _LONG_WORD = 20_000, 100  # words an encoder, and their length in characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +52,36 @@ def stretches_of(prompt: str, starts: Sequence[int], *, window: int) -> list[Str
 
 
 def token_starts(ruler: Ruler, prompt: str) -> list[int]:
-    """The first character of every token of `prompt`, start and end token not counted."""
+    """The first character of every token of `prompt`, start and end token not counted.
+
+    CLIP's tokens never reach over white space: each word is split once and remembered, so that a key stroke in the
+    longest prompt costs the word that it changed. The caller holds the models' `counting` lock.
+    """
+    if not _is_by_words(ruler.tokenizer):
+        return _split(ruler, [prompt])[0]
+    words = [(found.start(), found[0]) for found in _WORD.finditer(prompt)]
+    new = list(dict.fromkeys(word for _, word in words if word not in ruler.words))
+    split = dict(zip(new, _split(ruler, new), strict=True)) if new else {}
+    starts = [
+        start + offset for start, word in words for offset in (split[word] if word in split else ruler.words[word])
+    ]
+    if len(ruler.words) + len(split) > _REMEMBERED:
+        ruler.words.clear()
+    ruler.words.update((word, offsets) for word, offsets in split.items() if len(word) <= _LONG_WORD)
+    return starts
+
+
+def _split(ruler: Ruler, texts: list[str]) -> list[list[int]]:
     encoded = ruler.tokenizer(
-        prompt, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
+        texts, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
     )
-    return [start for start, _ in encoded["offset_mapping"]]
+    return [[start for start, _ in offsets] for offsets in encoded["offset_mapping"]]
+
+
+def _is_by_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a text's tokens are those of its words; a learnt token that holds white space is in the way."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values())
+    return isinstance(tokenizer, CLIPTokenizer) and not any(_WORD.fullmatch(content) is None for content in added)
 
 
 def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
@@ -73,7 +104,7 @@ def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
 
 
 def _within(starts: Sequence[int], end: int) -> list[int]:
-    return [start for start in starts if start < end]
+    return list(starts[: bisect_left(starts, end)])
 
 
 def _stretch_html(piece: Stretch) -> str:
@@ -111,7 +142,10 @@ def rulers_html(prompt: str, models: Models, names: Sequence[str] | None = None)
     except ValueError as error:
         return f'<p class="fault" role="alert">{escape(str(error))}</p>'
     chosen = [models.rulers[name] for name in names or models.rulers]
+    starts: dict[int, list[int]] = {}
     with models.counting:
-        starts = [token_starts(ruler, prompt) for ruler in chosen]
-    rulers = [ruler_html(ruler, prompt, found) for ruler, found in zip(chosen, starts, strict=True)]
+        for ruler in chosen:  # those of one vocabulary are counted once
+            if id(ruler.words) not in starts:
+                starts[id(ruler.words)] = token_starts(ruler, prompt)
+    rulers = [ruler_html(ruler, prompt, starts[id(ruler.words)]) for ruler in chosen]
     return f'<div class="rulers">{"".join(rulers)}</div>'
