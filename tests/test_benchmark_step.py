@@ -111,3 +111,19 @@ def _parse(options):
     return argparse.Namespace(
         small=True, batch=3, rounds=1, texts=Path(options[-1]), threads=1, attention="eager", only=None
     )
+
+
+def test_the_guide_says_what_the_report_says():
+    root = Path(__file__).resolve().parents[1]
+    report = json.loads((root / "benchmarks" / "reports" / "train_step.json").read_text())
+    time, memory = report["processor_time"], {name: peak["peak_mb"] for name, peak in report["memory"].items()}
+    said = [
+        f"{time['speedup']['ours']:.2f} times as fast",
+        f"counting operations allows {time['floor_speedup']['ours']:.2f}",
+        f"text side {time['text_speedup']['ours']:.2f} times, of {time['floor_speedup']['text']:.2f}",
+        f"kept {time['speedup']['frozen']:.2f} times, of {time['floor_speedup']['frozen']:.2f}",
+        f"{memory['ours']:.0f} MB against {memory['padded']:.0f} MB, and {memory['open_clip']:.0f} MB of",
+        f"{report['pairs']} pairs, captions of {report['mean_tokens']['long']:.0f} tokens",
+    ]
+    guide = " ".join((root / "docs" / "training.md").read_text().split())
+    assert [part for part in said if part not in guide] == []
