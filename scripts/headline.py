@@ -33,12 +33,16 @@ def headline_table(reports: Reports) -> list[str]:
 
 def write_headline(reports: Reports, readme: Path) -> None:
     """Replace what stands between the marks of `readme`; ValueError when it has none."""
-    text = readme.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text.split(BEGIN)[1]:
+    replace_between(readme, (BEGIN, END), headline_table(reports))
+
+
+def replace_between(document: Path, marks: tuple[str, str], lines: list[str]) -> None:
+    """Write `lines` between the two marks of `document`; ValueError when it has none."""
+    text, (begin, end) = document.read_text(encoding="utf-8"), marks
+    if begin not in text or end not in text.split(begin)[1]:
         raise ValueError(
-            f"{readme} lacks the marks of its table; put back {BEGIN!r} and {END!r} or leave out --readme."
+            f"{document} lacks the marks of its table; put back {begin!r} and {end!r} or leave out --readme."
         )
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    table = "\n".join(headline_table(reports))
-    write_atomically(readme, f"{before}{BEGIN}\n{table}\n{END}{after}".encode())
+    before, rest = text.split(begin, 1)
+    after, table = rest.split(end, 1)[1], "\n".join(lines)
+    write_atomically(document, f"{before}{begin}\n{table}\n{end}{after}".encode())

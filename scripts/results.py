@@ -5,7 +5,8 @@
 Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). An encoder's name in a report is
 `<recipe>-s<seed>`, or `-f<seed>` where only the fine-tuning has another seed and the base is that of the first. Values
 are means ± sample standard deviations over both kinds of seeds. Reports in a folder `another-seed` inside `--reports`
-are of a second run from nothing and get a section of their own.
+are of a second run from nothing and get a section of their own, those in `training-ways` (of
+`scripts/training_ways.py`) another and the table between the marks of training.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from claims import claims_section, claims_tables, lost
 from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
 from reports import Pick, Reports, at, spread_of, title_of, values_of
+from ways import ways_section, write_training_table
 
 from debias_sd.report import write_atomically
 
@@ -25,6 +27,7 @@ PROBES = ("keep", "move", "remove", "first2", "swap2", "first_only")
 SHORT = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
 PADS = ("0", "20", "40", "80", "120")
 ANOTHER_SEED = "another-seed"  # the folder of a second run's reports, inside that of the first
+TRAINING_WAYS = "training-ways"  # that of encoders trained in other ways
 WAYS = {"t2i": "text to image", "i2t": "image to text"}
 
 
@@ -196,8 +199,8 @@ def sources_section(reports: Reports) -> list[str]:
     return [*lines, "", "Versions: " + "; ".join(versions) + ".", ""]
 
 
-def write_results(reports: Reports, docs: Path, *, again: Reports | None = None) -> Path:
-    """Write the plots and results.md into `docs`; `again` are reports of the same with another seed."""
+def write_results(reports: Reports, docs: Path, *, again: Reports | None = None, ways: Reports | None = None) -> Path:
+    """Write the plots and results.md into `docs`; `again` are reports with another seed, `ways` of other ways."""
     docs.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Results",
@@ -216,9 +219,11 @@ def write_results(reports: Reports, docs: Path, *, again: Reports | None = None)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)
     lines += again_section(again)
+    lines += ways_section(reports, ways)
     lines += sources_section(reports)
-    if again is not None:
-        lines += ["With another seed:", "", *sources_section(again)[2:]]
+    for title, more in (("With another seed", again), ("Other ways of training", ways)):
+        if more is not None:
+            lines += [f"{title}:", "", *sources_section(more)[2:]]
     return write_atomically(docs / "results.md", ("\n".join(lines).rstrip() + "\n").encode())
 
 
@@ -230,9 +235,12 @@ def main() -> int:
     options = parser.parse_args()
     try:
         reports = Reports.read(options.reports)
-        another = options.reports / ANOTHER_SEED
-        again = Reports.read(another) if another.is_dir() else None
-        print(write_results(reports, options.docs, again=again))
+        inside = {name: options.reports / name for name in (ANOTHER_SEED, TRAINING_WAYS)}
+        more = {name: Reports.read(folder) if folder.is_dir() else None for name, folder in inside.items()}
+        ways = more[TRAINING_WAYS]
+        print(write_results(reports, options.docs, again=more[ANOTHER_SEED], ways=ways))
+        if ways is not None:
+            write_training_table(reports, ways, options.docs / "training.md")
         if options.readme is not None:
             write_headline(reports, options.readme)
     except ValueError as error:

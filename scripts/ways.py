@@ -1,0 +1,182 @@
+"""The section of docs/results.md on other ways of training, and the table in docs/training.md, from the same reports.
+
+The rule for a difference: it is larger than the sum of the two standard deviations over training seeds, else the values
+are within the spread. Without a spread (one seed on a side) there is no verdict but the difference.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from claims import paired_interval
+from headline import replace_between
+from reports import Pick, Reports, Spread, at, spread_of, title_of, values_of
+
+MARKS = ("<!-- ways: written by scripts/results.py -->", "<!-- end of ways -->")
+RECIPES = {"debias": "debias-l0.1", "long-clip": "long-clip-l0.5"}
+COLUMNS: dict[str, tuple[str, Pick]] = {
+    **{
+        f"{probe.title()}, {way.upper()}": ("retrieval", at("probes", probe, way, "r1"))
+        for way in ("t2i", "i2t")
+        for probe in ("keep", "move", "remove")
+    },
+    **{
+        f"short ({kind}), {way.upper()}": ("retrieval", at("short", kind, way, "r1"))
+        for kind in ("summary", "details_4")
+        for way in ("t2i", "i2t")
+    },
+    "late details drawn": ("fidelity", at("late_detail")),
+    "drawn past 77": ("fidelity", at("past_77")),
+    "summary drawn": ("fidelity", at("summary")),
+}
+COMPARED = (("packed", "grouped"), ("frozen", "grouped"), ("frozen", "packed"))
+STEPS = ("grouped", "packed", "packed, frozen")
+
+
+def name_of(recipe: str, way: str) -> str:
+    """The name in reports of `recipe` trained in `way`; grouped are the encoders of the other sections."""
+    return RECIPES[recipe] if way == "grouped" else f"{recipe}-{way}{RECIPES[recipe].removeprefix(recipe)}"
+
+
+def value_of(reports: Reports, name: str, column: str) -> Spread | None:
+    kind, pick = COLUMNS[column]
+    return spread_of(values_of(reports.of_kind(kind).get(name, {}), pick))
+
+
+def verdict_of(ours: Spread | None, theirs: Spread | None) -> str:
+    """By the rule above."""
+    if ours is None or theirs is None:
+        return "not measured"
+    difference = ours.mean - theirs.mean
+    if ours.deviation is None or theirs.deviation is None:
+        return f"{difference:+.1f}, one seed"
+    if abs(difference) <= ours.deviation + theirs.deviation:
+        return "within the spread"
+    return "**higher**" if difference > 0 else "**lower**"
+
+
+def quality_table(reports: Reports, recipe: str) -> list[str]:
+    """A row for each measure: the three ways and how they compare."""
+    names = {way: name_of(recipe, way) for way in ("grouped", "packed", "frozen")}
+    seeds = {way: len(reports.of_kind("retrieval").get(name, {})) for way, name in names.items()}
+    heads = [f"{way} ({count})" for way, count in seeds.items()] + [f"{a} against {b}" for a, b in COMPARED]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for column in COLUMNS:
+        values = {way: value_of(reports, name, column) for way, name in names.items()}
+        cells = ["–" if value is None else str(value) for value in values.values()]
+        cells += [verdict_of(values[ours], values[theirs]) for ours, theirs in COMPARED]
+        lines.append(f"| {column} | {' | '.join(cells)} |")
+    found = {f"{a} against {b}": paired_interval(reports, (names[a], names[b])) for a, b in COMPARED}
+    said = "; ".join(f"{text} {value}" for text, value in found.items() if value)
+    return [*lines, "", *([f"Late details, paired: {said}.", ""] if said else [])]
+
+
+def again_lines(reports: Reports) -> list[str]:
+    """Whether the shipped way still trains the reported encoder with today's code, and measures the same."""
+    lines = []
+    for recipe in RECIPES:
+        for kind in ("retrieval", "fidelity"):
+            groups = reports.of_kind(kind)
+            again = [r for many in groups.get(name_of(recipe, "again"), {}).values() for r in many]
+            first = [r for seed, many in groups.get(RECIPES[recipe], {}).items() for r in many if seed[0] == "s"]
+            if not again or not first:
+                continue
+            weights = "the same weights, bit for bit" if again[0]["sha256"] == first[0]["sha256"] else "other weights"
+            same = "the same" if again[0] | {"folder": ""} == first[0] | {"folder": ""} else "another"
+            title = title_of(RECIPES[recipe])
+            lines.append(f"Grouped again with today's code, {title}, first seed: {weights}; {same} {kind} result.")
+    return [*lines, ""] if lines else []
+
+
+def step_lines(reports: Reports) -> list[str]:
+    """Processor time of a step in each way, from one process, and of what surrounds it."""
+    lines = []
+    for source in reports.sources:
+        report = source.report
+        if report.kind != "step":
+            continue
+        grouped, rounds = report.encoders["grouped"]["processor_seconds"], report.settings["rounds"]
+        lines += [f"{source.path.name}, {rounds} steps of {report.settings['batch']} pairs each, in turns:", ""]
+        lines += ["| | processor s a step, median | by grouped (lowest and highest round) | s to make a batch |"]
+        lines += ["|---|---|---|---|"]
+        for way, result in report.encoders.items():
+            own = result["processor_seconds"]
+            ratios = sorted(mine / theirs for mine, theirs in zip(own, grouped, strict=True))
+            cells = (
+                f"{statistics.median(own):.2f} | {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
+            lines.append(f"| {way} | {cells} | {statistics.median(result['batch_seconds']):.3f} |")
+        once = report.extra["features_once"]
+        per_picture = 1000 * once["processor_seconds"] / once["pictures"]
+        lines += ["", f"Features of the frozen tower, once: {per_picture:.2f} ms of processor time a picture.", ""]
+    return lines
+
+
+def training_lines(reports: Reports) -> list[str]:
+    """What whole trainings took, start and features included."""
+    groups = reports.of_kind("training")
+    if not groups:
+        return []
+    lines = ["Whole trainings, with start-up and features; the machine's load differed from one to the next:", ""]
+    lines += ["| | processor seconds | peak memory, MB | seeds |", "|---|---|---|---|"]
+    for name, by_seed in groups.items():
+        picks = (at("processor_seconds"), at("peak_mb"))
+        cells = [str(spread_of(values_of(by_seed, pick))) for pick in picks]
+        lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {len(by_seed)} |")
+    return [*lines, ""]
+
+
+def ways_section(reports: Reports, ways: Reports | None) -> list[str]:
+    """Markdown lines of the section; none where nothing was measured."""
+    if ways is None:
+        return []
+    both = Reports(reports.sources + ways.sources)
+    lines = ["## Other ways of training", "", "The same recipes from the same base with the same settings, seeds and"]
+    lines += [
+        "held-out sets (`scripts/training_ways.py`). Grouped: the encoders above. Packed: `text_pass: packed`, the"
+    ]
+    lines += ["trainer's default. Frozen: packed with `freeze_image_tower: true`. In brackets: training seeds.", ""]
+    lines += [" ".join(__doc__.split("\n\n")[1].split()), ""]
+    for recipe, variant in RECIPES.items():
+        if name_of(recipe, "packed") in ways.of_kind("retrieval"):
+            lines += [f"### {title_of(variant)}", "", *quality_table(both, recipe)]
+    return [*lines, *again_lines(both), "### Time and memory", "", *step_lines(ways), *training_lines(ways)]
+
+
+def training_table(reports: Reports, ways: Reports) -> list[str]:
+    """The table of docs/training.md: a row for each way, of the recipes that were measured."""
+    both = Reports(reports.sources + ways.sources)
+    columns = ("Keep, T2I", "Remove, T2I", "Keep, I2T", "late details drawn")
+    lines = [f"| | {' | '.join(columns)} | seeds | processor time of a step | peak memory |", "|---" * 8 + "|"]
+    for recipe in RECIPES:
+        steps = {
+            source.report.settings["recipe"]: source.report for source in ways.sources if source.report.kind == "step"
+        }
+        for way, step in zip(("grouped", "packed", "frozen"), STEPS, strict=True):
+            name = name_of(recipe, way)
+            if name not in both.of_kind("retrieval") or name_of(recipe, "packed") not in both.of_kind("retrieval"):
+                continue
+            cells = [str(value_of(both, name, column) or "–") for column in columns]
+            cells += [str(len(both.of_kind("retrieval")[name])), _ratio(steps.get(recipe), step)]
+            cells.append(_peak(ways, name_of(recipe, "again") if way == "grouped" else name))
+            lines.append(f"| {title_of(RECIPES[recipe])}, {step} | {' | '.join(cells)} |")
+    return lines
+
+
+def _ratio(report: object, step: str) -> str:
+    if report is None:
+        return "–"
+    medians = {way: statistics.median(result["processor_seconds"]) for way, result in report.encoders.items()}
+    return f"{medians[step] / medians['grouped']:.2f}"
+
+
+def _peak(ways: Reports, name: str) -> str:
+    found = values_of(ways.of_kind("training").get(name, {}), at("peak_mb"))
+    return f"{statistics.mean(found):,.0f} MB" if found else "–"
+
+
+def write_training_table(reports: Reports, ways: Reports, document: Path) -> None:
+    """Replace what stands between the marks of docs/training.md; a document without marks stays as it is."""
+    if document.is_file() and MARKS[0] in document.read_text(encoding="utf-8"):
+        replace_between(document, MARKS, training_table(reports, ways))
