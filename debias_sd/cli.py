@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
-from debias_sd.commands import compare, convert, evaluate, export, generate, report, tokens
+from debias_sd.commands import calibrate, compare, convert, evaluate, export, generate, report, tokens
 
 COMMANDS = {
     "generate": generate,
     "compare": compare,
     "tokens": tokens,
     "evaluate": evaluate,
+    "calibrate": calibrate,
     "report": report,
     "convert": convert,
     "export": export,

@@ -93,7 +93,13 @@ def draw(way: Way, prompts: Sequence[str], seeds: Sequence[int], *, steps: int, 
     output = way.pipe(
         **text, generator=generators, num_inference_steps=steps, guidance_scale=guidance, output_type="np"
     )
-    return np.rint(255 * np.asarray(output.images)).astype(np.uint8)
+    pixels = np.asarray(output.images)
+    if not np.isfinite(pixels).all():
+        raise ValueError(
+            f"a picture of {way.name} holds NaN (it would be black): numbers overflowed in the UNet or the VAE; use "
+            "dtype float32 or bfloat16, or less guidance."
+        )
+    return np.rint(255 * pixels).astype(np.uint8)
 
 
 def judge_caption(image: np.ndarray, caption: Caption) -> list[Drawn]:

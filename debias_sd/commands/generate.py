@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     quiet_loading()
     hide_loading_bars()
-    device, dtype = _place(arguments)
+    device, dtype = device_and_dtype(arguments)
     name = arguments.encoder or ("debias" if arguments.base is None else None)
     encoder = _own_words(name, arguments.base)
     started = time.perf_counter()
@@ -181,7 +181,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     return out
 
 
-def _place(arguments: argparse.Namespace) -> tuple["torch.device", "torch.dtype"]:
+def device_and_dtype(arguments: argparse.Namespace) -> tuple["torch.device", "torch.dtype"]:
     """Return device and dtype; ValueError for a device that torch does not know or have."""
     import torch
 

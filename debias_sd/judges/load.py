@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,14 @@ def load_judge(
     *,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
-    thresholds: Thresholds | None = None,
+    calibration: Sequence[str | Path] = (),
 ) -> Judge:
     """Load the judge that `spec` names.
 
     `clip:` a folder or hub id with both towers of CLIP or SigLIP, or an embedded name (in float32 always); `vqa:` one
     of `BlipForQuestionAnswering` or of any model of `AutoModelForImageTextToText`, in `dtype` (float32); `checker`:
-    the embedded world's. `thresholds`: those of its calibration. Only safetensors are read, and no code of the model's.
+    the embedded world's. `calibration`: reports of `debias-sd calibrate`, of which one may have its thresholds. Only
+    safetensors are read, and no code of the model's.
     Raises ValueError with one sentence.
     """
     kind, separator, source = spec.partition(":")
@@ -42,7 +44,14 @@ def load_judge(
             "world, checker."
         )
     judge = _load_clip(source, device) if kind == "clip" else _load_answers(source, device, dtype)
+    thresholds = _thresholds(judge, calibration)
     return judge if thresholds is None else dataclasses.replace(judge, thresholds=thresholds)
+
+
+def _thresholds(judge: Judge, calibration: Sequence[str | Path]) -> Thresholds | None:
+    from debias_sd.judges.calibration import read_thresholds
+
+    return read_thresholds(calibration, judge) if calibration else None
 
 
 def source_name(source: str) -> str:

@@ -1,0 +1,119 @@
+"""`debias-sd calibrate`: how far a judge of pictures can be trusted, on pictures whose content is known.
+
+The report holds its thresholds: give it to `debias-sd evaluate fidelity --calibration`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debias_sd.commands.generate import DTYPES, device_and_dtype
+from debias_sd.commands.terminal import quiet_loading, say, warn
+
+if TYPE_CHECKING:
+    from debias_sd.judges.known import Known
+
+HELP = "measure a judge of pictures where the content is known, and choose its thresholds"
+WORLD = "world"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `debias-sd calibrate`."""
+    parser.add_argument(
+        "--judge",
+        action="append",
+        required=True,
+        metavar="SPEC",
+        help="clip:FOLDER_OR_ID, vqa:FOLDER_OR_ID or checker; repeatable",
+    )
+    parser.add_argument(
+        "--known",
+        default=WORLD,
+        metavar="world|FILE",
+        help='the embedded world (default), or JSON lines {"image": ..., "true": [...], "false": [...]}',
+    )
+    parser.add_argument("--image-root", metavar="DIR", help="where the names of the pictures start from")
+    parser.add_argument("--count", type=int, metavar="N", help="pictures of the world (default 200), or the first N")
+    parser.add_argument("--seed", type=int, default=0, help="of the world's pictures and of the halves (default 0)")
+    parser.add_argument(
+        "--sure", type=float, default=0.8, help="share that must be right past a threshold (default 0.8)"
+    )
+    parser.add_argument("--samples", type=int, default=1000, help="draws of the 95 %% intervals (default 1000)")
+    parser.add_argument("--device", help="default: cuda where there is one, else cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="of vqa judges; default: float16 on cuda, else float32")
+    parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure every judge, write the report; ValueError for every fault of the user's."""
+    from tqdm import tqdm
+
+    from debias_sd.judges import load_judge
+    from debias_sd.judges.calibration import KIND, calibrate
+    from debias_sd.report import Report, check_writable
+
+    _check(arguments)
+    check_writable(arguments.out)
+    quiet_loading()
+    started = time.perf_counter()
+    known, (device, dtype) = _known(arguments), device_and_dtype(arguments)
+    results: dict[str, Any] = {}
+    for spec in dict.fromkeys(arguments.judge):
+        judge = load_judge(spec, device=str(device), dtype=dtype)
+        options = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples}
+        with tqdm(total=len(known.pictures), desc=judge.name, unit="picture", leave=False) as bar:
+            results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
+        _say(judge.name, results[judge.name])
+    settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
+    command = "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
+    seconds = round(time.perf_counter() - started, 1)
+    Report(KIND, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
+    say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """ValueError for settings that would fail only after the work."""
+    if arguments.count is not None and arguments.count < 4:
+        raise ValueError(f"--count is {arguments.count}, at least 4 pictures are needed; leave it out for 200.")
+    if not 0.5 < arguments.sure < 1:
+        raise ValueError(f"--sure is {arguments.sure}, it lies between 0.5 and 1; leave it out for 0.8.")
+    if arguments.samples < 1:
+        raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
+    if not 0 <= arguments.seed < 2**63:
+        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1; correct it.")
+
+
+def _known(arguments: argparse.Namespace) -> Known:
+    from debias_sd.datasets.records import describe_counts
+    from debias_sd.judges.known import read_known, world_pictures
+
+    if arguments.known == WORLD:
+        return world_pictures(seed=arguments.seed, count=arguments.count or 200)
+    known = read_known(arguments.known, image_root=arguments.image_root, count=arguments.count)
+    if known.left_out:
+        warn(f"{arguments.known}: left out {describe_counts(known.left_out)}.")
+    return known
+
+
+def _say(name: str, found: dict[str, Any]) -> None:
+    low, high = found["auc_interval"] or (float("nan"),) * 2
+    say(
+        f"{name}: AUC {found['auc']:.3f} (95 %: {low:.3f} to {high:.3f}), in other pictures "
+        f"{found['floor']['auc']:.3f}; accuracy {100 * found['accuracy']:.1f} %"
+    )
+    for mark, is_right in (("drawn", "true"), ("missing", "false")):
+        threshold = found["thresholds"][mark]
+        if threshold is None:
+            warn(f"{name} is never sure enough to say {mark}.")
+        else:
+            share = found[f"{mark}_that_is_{is_right}"]
+            words = "never said" if share is None else f"{share:.1f} % of them {is_right}"
+            say(f"  {mark} {'from' if mark == 'drawn' else 'below'} {threshold:.3f}: {words}")
+    missed = sum(found["not_judged"].values())
+    if missed:
+        warn(f"{name} could not judge {missed:,} of {missed + found['claims_judged']:,} sentences.")

@@ -1,0 +1,108 @@
+"""All pictures of one encoder, batch by batch; those that are there already are not drawn again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from debias_sd.encoder import TextEncoder
+from debias_sd.fidelity import SHORT_WINDOW, Way, draw, ways_of
+from debias_sd.generation.store import PictureStore, Shot
+from debias_sd.pipeline import STRETCHED, DiffusionPipeline, with_text_encoder
+from debias_sd.report import split_name
+
+Progress = Callable[[int], object]
+SEED_STEP = 1_000_000  # prompts of one seed have noise of their own, the same for every encoder
+LARGEST_SEED = 10**12
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How pictures are drawn; batches are always the same prompts, for a row's last bits depend on its company."""
+
+    steps: int
+    guidance: float
+    batch: int = 1
+
+
+@dataclasses.dataclass
+class Album:
+    """The pictures of one way, by seed and prompt; how many were there, how many drawn, how many are all black."""
+
+    way: str
+    shots: list[list[Shot]]
+    drawn: int = 0
+    found: int = 0
+    black: int = 0
+
+
+def ways_for(base: DiffusionPipeline, name: str, encoder: TextEncoder | None) -> list[Way]:
+    """The rows of one encoder (None: the pipeline's own), as `fidelity.ways_of`; a long one reads on in windows.
+
+    A window of 77 is also measured in several windows and stretched to 248: what it costs to have no long encoder.
+    Past its 248 tokens a long one reads in windows too, so that nothing of a prompt is cut.
+    """
+    ways = _own_ways(base, name) if encoder is None else ways_of(base, name, encoder)
+    for way in ways:
+        way.pipe.set_progress_bar_config(disable=True)
+    return [
+        dataclasses.replace(way, chunk=way.pipe.tokenizer.model_max_length)
+        if way.pipe.tokenizer.model_max_length > SHORT_WINDOW
+        else way
+        for way in ways
+    ]
+
+
+def _own_ways(base: DiffusionPipeline, name: str) -> list[Way]:
+    if base.tokenizer.model_max_length > SHORT_WINDOW:
+        return [Way(name, base)]
+    recipe, seed = split_name(name)
+    suffix = "" if seed is None else f"-{seed}"
+    chunked = Way(f"{recipe}-chunked{suffix}", base, SHORT_WINDOW)
+    return [Way(name, base), chunked, Way(f"{recipe}-stretched{suffix}", with_text_encoder(base, STRETCHED))]
+
+
+def draw_album(
+    way: Way,
+    prompts: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    store: PictureStore,
+    pipeline_sha256: str,
+    sampling: Sampling,
+    progress: Progress = lambda count: None,
+) -> Album:
+    """Draw every prompt with every seed; ValueError where a picture is NaN or cannot be kept."""
+    about = {"pipeline": pipeline_sha256, "chunk": way.chunk}
+    shots = [
+        [store.shot(way.name, number, prompt, seed, **about) for number, prompt in enumerate(prompts)] for seed in seeds
+    ]
+    album = Album(way.name, shots)
+    for seed, row in zip(seeds, shots, strict=True):
+        for start in range(0, len(row), sampling.batch):
+            batch = row[start : start + sampling.batch]
+            pictures = [shot.read() for shot in batch]
+            if all(picture is not None for picture in pictures):
+                album.found += len(batch)
+            else:
+                noise = [SEED_STEP * seed + start + place for place in range(len(batch))]
+                pictures = draw(
+                    way,
+                    [shot.prompt for shot in batch],
+                    noise,
+                    steps=sampling.steps,
+                    guidance=sampling.guidance,
+                )
+                for shot, pixels in zip(batch, pictures, strict=True):
+                    shot.write(pixels)
+                album.drawn += len(batch)
+            album.black += sum(not _has_light(picture) for picture in pictures)
+            progress(len(batch))
+    return album
+
+
+def _has_light(picture: object) -> bool:
+    """Whether any pixel is not black: safety checkers hide pictures behind black ones."""
+    return bool(np.asarray(picture).any())
