@@ -99,10 +99,16 @@ def test_an_encoder_without_image_tower_is_refused_with_the_way_to_get_one(world
     assert "or convert the checkpoint with it: debias-sd convert SRC DST --image-tower.\n" in err
 
 
-def test_probes_and_data_belong_to_retrieval(world, tmp_path, capsys):
-    code, _, err = call(capsys, *sets(world, "--data", "x", "--out", tmp_path / "r.json", kind="attention"))
-    assert code == 2
-    assert "--data and --probes are for retrieval, attention has none; leave them out." in err
+@pytest.mark.parametrize(
+    ("kind", "option", "sentence"),
+    [
+        ("attention", "--probes", "--probes is for retrieval, attention has none; leave it out."),
+        ("paper", "--data", "--data is for retrieval and attention, paper has none; leave it out."),
+    ],
+)
+def test_options_belong_to_their_kinds(world, tmp_path, capsys, kind, option, sentence):
+    code, _, err = call(capsys, *sets(world, option, "x", "--out", tmp_path / "r.json", kind=kind))
+    assert (code, err) == (2, f"debias-sd: error: {sentence}\n")
 
 
 @pytest.mark.slow

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from debias_sd.commands import evaluate_sets
+from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 
+Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")
 HELP = "measure encoders on held-out scenes or sets of pictures and write a JSON report"
 
@@ -34,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", help="fidelity: pipeline folder (default: the embedded one)")
     add_sampling_arguments(parser)
     evaluate_sets.add_arguments(parser)
+    evaluate_reading.add_arguments(parser)
+    evaluate_paper.add_arguments(parser)
+    evaluate_pictures.add_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
@@ -59,22 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
     settle_sampling(arguments)
-    own_sets = arguments.kind == "retrieval" and bool(arguments.data or arguments.probes)
-    if not own_sets and (arguments.data or arguments.probes):
-        raise ValueError(f"--data and --probes are for retrieval, {arguments.kind} has none; leave them out.")
-    on_sets = own_sets or arguments.kind == "paper"
+    kind, measure = _measure_of(arguments)
     check_writable(arguments.out)
     quiet_loading()
     started = time.perf_counter()
-    measures = {"retrieval": _retrieval, "attention": _attention, "fidelity": _fidelity}
-    measures["paper"] = evaluate_sets.measure_paper
-    measure = evaluate_sets.measure if own_sets else measures[arguments.kind]
     measured = measure(encoders, arguments)
     if measured is None:  # another process of this run writes the report
         return 0
     results, settings, extra = measured
     report = Report(
-        kind=evaluate_sets.KIND if on_sets else arguments.kind,
+        kind=kind,
         settings={"seed": arguments.seed} | settings,
         encoders=results,
         command=_command(),
@@ -83,9 +82,27 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report.write(arguments.out)
     if arguments.kind == "paper":
-        evaluate_sets.say_tables(arguments.out)
+        evaluate_paper.say_tables(arguments.out)
     say(f"{arguments.out}: {arguments.kind} of {', '.join(results)}, {report.seconds:.0f} s")
     return 0
+
+
+def _measure_of(arguments: argparse.Namespace) -> tuple[str, Measure]:
+    """The report's kind and what measures it; ValueError for an option that belongs to another kind."""
+    options = {"--data": ("retrieval", "attention"), "--probes": ("retrieval",), "--captions": ("attention",)}
+    options |= dict.fromkeys(evaluate_pictures.OPTIONS, ("fidelity",))
+    for option, kinds in options.items():
+        if getattr(arguments, option[2:]) and arguments.kind not in kinds:
+            raise ValueError(f"{option} is for {' and '.join(kinds)}, {arguments.kind} has none; leave it out.")
+    if arguments.kind == "paper":
+        return evaluate_sets.KIND, evaluate_paper.measure
+    if arguments.kind == "retrieval" and (arguments.data or arguments.probes):
+        return evaluate_sets.KIND, evaluate_sets.measure
+    if arguments.kind == "attention" and (arguments.data or arguments.captions):
+        return evaluate_reading.KIND, evaluate_reading.measure
+    if arguments.kind == "fidelity" and evaluate_pictures.is_asked_for(arguments):
+        return evaluate_pictures.KIND, evaluate_pictures.measure
+    return arguments.kind, {"retrieval": _retrieval, "attention": _attention, "fidelity": _fidelity}[arguments.kind]
 
 
 def _command() -> str:

@@ -1,4 +1,4 @@
-"""`debias-sd evaluate retrieval --data ...` and `evaluate paper`: encoders on standard sets and users' own."""
+"""`debias-sd evaluate retrieval --data ...`: encoders on standard sets and users' own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
     from debias_sd.datasets.records import Records
+    from debias_sd.evaluation.embedding import Embedder
+    from debias_sd.evaluation.measure import Measured, Plan
+    from debias_sd.evaluation.processes import Processes
 
 KIND = "retrieval-sets"
 
@@ -29,16 +32,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-cache", action="store_true", help="embed everything again, keep nothing")
     group.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
     group.add_argument("--samples", type=int, default=1000, help="draws of the 95 %% intervals (default 1000)")
-    group.add_argument("--data-root", type=Path, metavar="DIR", help="paper: the folder with the sets")
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """The encoders of a command, each with its cache, in this process and those beside it."""
+
+    embedders: dict[str, Embedder]
+    processes: Processes
+    device: str
+
+    def settings(self) -> dict[str, Any]:
+        """What a report says of where the work was done."""
+        return {"device": self.device, "processes": self.processes.count}
+
+    def work(self) -> dict[str, dict[str, int]]:
+        """How much each encoder embedded, and how much of it was known."""
+        return {n: dataclasses.asdict(e.work) | {"damaged": e.cache.damaged} for n, e in self.embedders.items()}
+
+
+def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> Running:
+    """Load all encoders; ValueError for a device that is not there or an encoder that cannot be measured."""
+    import torch
+
+    from debias_sd.evaluation.embedding import Embedder
+    from debias_sd.evaluation.processes import Processes
+    from debias_sd.evaluation.towers import load_towers
+
+    if arguments.samples < 1:
+        raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device is {device}, and torch sees no such device here; use cpu.")
+    processes = Processes.start()
+    embedders = {}
+    for name, folder in encoders.items():
+        towers = load_towers(folder, device=device)
+        embedders[name] = Embedder(towers, _cache(towers, arguments), processes)
+    processes.gather([None])  # every process has read the cache before the first one adds to it
+    return Running(embedders, processes, device)
 
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
     names = arguments.data or ["world"]
-    return measure_opened(encoders, [_open(name, arguments) for name in names], arguments, names=names)
+    sets = [open_set(name, arguments) for name in names]
+    plan = plan_of(arguments)
+    running = start_embedders(encoders, arguments)
+    measured = measure_opened(running, sets, plan)
+    running.processes.finish()
+    if not running.processes.is_main:
+        return None
+    return report_parts(running, measured, plan, names=names, count=arguments.count)
 
 
-def _open(name: str, arguments: argparse.Namespace) -> Records:
+def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]] | None = None) -> Plan:
+    """What is measured; `by_set` has the probes of the sets that have their own. ValueError for an unknown probe."""
+    from debias_sd.evaluation.measure import Plan
+    from debias_sd.probes import probe_names
+
+    return Plan(tuple(probe_names(arguments.probes or [])), arguments.seed, arguments.samples, by_set or {})
+
+
+def open_set(name: str, arguments: argparse.Namespace) -> Records:
     from debias_sd.datasets.names import open_records
     from debias_sd.evaluation.pool import first_records, world_records
 
@@ -49,74 +105,33 @@ def _open(name: str, arguments: argparse.Namespace) -> Records:
     return records if arguments.count is None else first_records(records, arguments.count)
 
 
-def measure_paper(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
-    """The sets of the published tables that lie below `--data-root`; see `measure`."""
-    from debias_sd.evaluation.paper import PROBES, find_sets
-    from debias_sd.evaluation.pool import first_records
+def measure_opened(running: Running, sets: list[Records], plan: Plan) -> Measured:
+    """Measure encoders on sets that are open; the first process says what makes the numbers other than they seem."""
+    from debias_sd.evaluation.measure import measure_sets
 
-    if arguments.data_root is None:
-        raise ValueError("--data-root is not set, paper needs the folder that holds the sets; name it.")
-    found = find_sets(arguments.data_root)
-    sets = list(found.sets.values())
-    if arguments.count is not None:
-        sets = [first_records(records, arguments.count) for records in sets]
-    measured = measure_opened(encoders, sets, arguments, names=list(found.sets), by_set=PROBES)
-    if measured is not None:
-        for kind, reason in found.missing.items():
-            warn(f"{kind} was not measured: {reason}")
-        measured[2]["missing"] = found.missing
+    measured = measure_sets(running.embedders, sets, plan, progress=bars(shown=running.processes.is_main))
+    if running.processes.is_main:
+        for note in measured.notes:
+            warn(note)
+        _say_scores(measured.encoders)
     return measured
 
 
-def measure_opened(
-    encoders: dict[str, str],
-    sets: list[Records],
-    arguments: argparse.Namespace,
-    *,
-    names: list[str],
-    by_set: Mapping[str, tuple[str, ...]] | None = None,
-) -> tuple[dict, dict, dict] | None:
-    """Measure encoders on sets that are open, under the probes of `by_set` where it names the set; see `measure`."""
-    import torch
-
-    from debias_sd.evaluation.embedding import Embedder
-    from debias_sd.evaluation.measure import Plan, measure_sets
-    from debias_sd.evaluation.processes import Processes
-    from debias_sd.evaluation.towers import load_towers
-    from debias_sd.probes import probe_names
-
-    plan = Plan(tuple(probe_names(arguments.probes or [])), arguments.seed, arguments.samples, by_set or {})
-    if plan.samples < 1:
-        raise ValueError(f"--samples is {plan.samples}, it must be 1 or more; leave it out for 1000.")
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device is {device}, and torch sees no such device here; use cpu.")
-    processes = Processes.start()
-    embedders = {}
-    for name, folder in encoders.items():
-        towers = load_towers(folder, device=device)
-        embedders[name] = Embedder(towers, _cache(towers, arguments), processes)
-    processes.gather([None])  # every process has read the cache before the first one adds to it
-    measured = measure_sets(embedders, sets, plan, progress=_bars(shown=processes.is_main))
-    processes.finish()
-    if not processes.is_main:
-        return None
-    for note in measured.notes:
-        warn(note)
-    _say_scores(measured.encoders)
+def report_parts(
+    running: Running, measured: Measured, plan: Plan, *, names: list[str], count: int | None
+) -> tuple[dict, dict, dict]:
+    """Results, settings and the rest of the report."""
     settings = {
-        "data": [_inside(name) for name in names],
-        "count": arguments.count,
+        "data": [inside(name) for name in names],
+        "count": count,
         "probes": list(plan.probes),
         "samples": plan.samples,
-        "device": device,
-        "processes": processes.count,
     }
-    work = {name: dataclasses.asdict(e.work) | {"damaged": e.cache.damaged} for name, e in embedders.items()}
-    return measured.encoders, settings, {"differences": measured.differences, "work": work}
+    extra = {"differences": measured.differences, "work": running.work()}
+    return measured.encoders, settings | running.settings(), extra
 
 
-def _inside(name: str) -> str:
+def inside(name: str) -> str:
     """A path inside the working folder as a relative one: a report is read on other machines."""
     return name.replace(f"{Path.cwd()}/", "")
 
@@ -136,7 +151,7 @@ def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
     return FeatureCache(folder, sha256(repr(parts).encode()).hexdigest())
 
 
-def _bars(*, shown: bool) -> Callable[[str, int], Callable[[int], object]]:
+def bars(*, shown: bool) -> Callable[[str, int], Callable[[int], object]]:
     """One bar a task; the next task takes its place."""
     from tqdm import tqdm
 
@@ -161,10 +176,3 @@ def _say_scores(encoders: dict[str, dict[str, Any]]) -> None:
                 low, high = ways[way]["intervals"]["r1"]
                 cells.append(f"{words} R@1 {ways[way]['r1']:.2f} (95 %: {low:.2f} to {high:.2f})")
             say(f"{name} on {data}: {', '.join(cells)}")
-
-
-def say_tables(path: Path) -> None:
-    """The published tables of which something was measured, ours beside them, in Markdown."""
-    from debias_sd.report_tables import published_comparisons, read_entries
-
-    say("\n".join(table.as_markdown() for table in published_comparisons(read_entries([path]))))

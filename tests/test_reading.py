@@ -1,0 +1,169 @@
+"""What encoders read by place: by stock transformers, on encoders whose answer is known, in reports of any texts."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from test_retrieval_siglip import WORDS
+from test_retrieval_siglip import folder as siglip_folder  # noqa: F401  (a fixture)
+from tiny import LONG_PROMPT, clip_tokenizer, save_clip_model
+from tiny_sets import caption, make_folder
+from transformers import CLIPModel, SiglipModel
+
+from debias_sd import cli
+from debias_sd.evaluation.cache import FeatureCache
+from debias_sd.evaluation.embedding import Embedder
+from debias_sd.evaluation.processes import Processes
+from debias_sd.evaluation.towers import load_towers
+from debias_sd.reading.attention import pooled_attention
+from debias_sd.reading.measure import measure_reading
+from debias_sd.report import Report
+
+CAPTIONS = [caption(number) for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("reading")
+    save_clip_model(root / "long", length=248)
+    save_clip_model(root / "short", seed=3)
+    make_folder(root / "own")
+    return root
+
+
+def embedder(source) -> Embedder:
+    return Embedder(load_towers(source), FeatureCache(None, ""), Processes())
+
+
+def siglip_text(number: int) -> str:
+    rng = random.Random(number)
+    return " ".join(" ".join(rng.choices(WORDS[3:], k=3)).capitalize() + "." for _ in range(3))
+
+
+def test_attention_is_that_of_stock_transformers_at_the_end_token(world):
+    found = pooled_attention(load_towers(world / "long"), CAPTIONS, Processes())
+    model = CLIPModel.from_pretrained(world / "long", attn_implementation="eager").eval()
+    tokenizer = clip_tokenizer(248)
+    for text, one in zip(CAPTIONS, found, strict=True):
+        ids = tokenizer([text], return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            layers = model.text_model(input_ids=ids, output_attentions=True).attentions
+        at_end = torch.stack([layer[0, :, -1].mean(0) for layer in layers]).numpy()
+        np.testing.assert_allclose(one.attention[0], at_end.mean(0)[1:-1], atol=1e-6)
+        np.testing.assert_allclose(one.attention[1], at_end[-1][1:-1], atol=1e-6)
+        tokens = [tokenizer.decode(token) for token in ids[0, 1:-1]]
+        words = ["".join(t for t, of in zip(tokens, one.word_of, strict=True) if of == w) for w in range(one.words)]
+        assert words == text.lower().split()
+
+
+def test_siglip_looks_from_the_last_slot_at_its_pads_too(siglip_folder):  # noqa: F811
+    texts = ["A red cat. The dog sits.", siglip_text(1) + " " + siglip_text(2)]
+    towers = load_towers(siglip_folder)
+    found = pooled_attention(towers, texts, Processes())
+    model = SiglipModel.from_pretrained(siglip_folder, attn_implementation="eager").eval()
+    rows, _ = towers.ids_of(texts)
+    with torch.no_grad():
+        layers = model.text_model(input_ids=torch.tensor(rows), output_attentions=True).attentions
+    last = torch.stack([layer[:, :, -1].mean(1) for layer in layers]).mean(0).numpy()
+    assert len(found[0].word_of) == 8  # six words, the two stops are unknown words of their own
+    assert found[0].word_of.tolist() == [0, 1, 2, 2, 3, 4, 5, 5]
+    for row, one in enumerate(found):
+        np.testing.assert_allclose(one.attention[0], last[row, : len(one.word_of)], atol=1e-6)
+    assert found[0].attention[0].sum() < 0.9
+    assert found[1].words == 18
+    assert len(found[1].word_of) == 15  # cut to 16 positions, the end token last
+    assert towers.model.config._attn_implementation == "sdpa"
+
+
+def test_changes_are_those_of_the_features_and_relative_to_their_caption(world):
+    one = embedder(world / "long")
+    result = measure_reading({"long": one}, CAPTIONS, label="own", samples=50).encoders["long"]
+    sentences = CAPTIONS[0].split(". ")
+    assert result["drop"]["changes"] == 8 * 6
+    assert result["drop"]["rules"] == {"drop": 48}
+    for measure in ("drop", "swap"):
+        assert result[measure]["relative"]["by_sentence"]["captions"] == [8] * 6
+        assert np.mean(result[measure]["relative"]["by_sentence"]["mean"]) == pytest.approx(1)
+    changes = []
+    for text in CAPTIONS:
+        parts = [part.rstrip(".") + "." for part in text.split(". ")]
+        features = one.texts([text, " ".join(parts[1:])])
+        changes.append(1 - float(features[0] @ features[1]))
+    assert result["drop"]["change"]["by_sentence"]["mean"][0] == pytest.approx(np.mean(changes), abs=1e-6)
+    assert len(sentences) == 6
+    assert result["texts_sha256"] == measure_reading({"x": one}, CAPTIONS, label="own").encoders["x"]["texts_sha256"]
+
+
+def test_what_stands_behind_the_window_is_not_read(world):
+    both = {"long": embedder(world / "long"), "short": embedder(world / "short")}
+    texts = [LONG_PROMPT] * 2 + CAPTIONS
+    read = measure_reading(both, texts, label="own", samples=50)
+    short, long = read.encoders["short"], read.encoders["long"]
+    assert short["cut"] > 0
+    assert long["cut"] == 0
+    assert any("captions are longer than the window of short" in note for note in read.notes)
+    for result, is_read in ((short, False), (long, True)):
+        for found in (result["drop"]["change"], result["swap"]["change"], result["attention"]["relative_all_layers"]):
+            assert (found["by_sentence"]["mean"][9] > 1e-7) == is_read
+    difference = read.differences["long - short"]["attention_all_layers"]["by_sentence"]
+    assert difference["places"][9] == "10"
+    assert difference["low"][9] > 0
+    assert difference["difference"][0] < 0
+
+
+def test_equal_encoders_have_no_difference_and_the_order_changes_nothing(world):
+    both = {"one": embedder(world / "long"), "two": embedder(world / "long")}
+    read = measure_reading(both, CAPTIONS, label="own", samples=20)
+    assert read.encoders["one"] == read.encoders["two"]
+    for by_way in read.differences["one - two"].values():
+        for found in by_way.values():
+            assert set(found["difference"] + found["low"] + found["high"]) == {0.0}
+
+
+def call(capsys, *arguments):
+    code = cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(world, siglip_folder, tmp_path, capsys):  # noqa: F811
+    (tmp_path / "mine.jsonl").write_text("\n".join(json.dumps({"caption": text}) for text in [*CAPTIONS, ""]))
+    encoders = ("--encoder", f"long-s0={world / 'long'}", f"siglip={siglip_folder}")
+    sets = ("--data", world / "own", "--captions", tmp_path / "mine.jsonl")
+    options = ("--cache", tmp_path / "cache", "--samples", 20, "--count", 6, "--out", tmp_path / "r.json")
+    code, said, err = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
+    assert code == 0, err
+    assert said.count("last quarter against an average place (1): attention ") == 4
+    assert "mine.jsonl: 1 empty captions left out." in err
+    report = Report.read(tmp_path / "r.json")
+    assert report.kind == "reading"
+    assert {label: found["captions"] for label, found in report.encoders["siglip"]["reading"].items()} == {
+        "folder": 6, "mine": 6,
+    }  # fmt: skip
+    assert report.encoders["siglip"]["reading"]["mine"]["attention"]["pooled_at"] == "last slot"
+    assert list(report.extra["reading_differences"]["mine"]) == ["long-s0 - siglip"]
+    first = report.encoders
+    code, _, _ = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
+    assert Report.read(tmp_path / "r.json").encoders == first
+    assert Report.read(tmp_path / "r.json").extra["work"]["siglip"]["texts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("attention", "--probes", "all"), "--probes is for retrieval, attention has none; leave it out."),
+        (("retrieval", "--captions", "x.txt"), "--captions is for attention, retrieval has none; leave it out."),
+        (("attention", "--captions", "x.txt"), "file of prompts x.txt cannot be read (No such file or directory)"),
+        (("attention", "--captions", "short.txt"), "short has 0 captions of two sentences or more, reading by place"),
+    ],
+)
+def test_a_fault_is_one_sentence(world, tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("one\ntwo\n")
+    end = ("--encoder", f"long={world / 'long'}", "--no-cache", "--out", tmp_path / "r.json")
+    code, _, err = call(capsys, "evaluate", *arguments, *end)
+    assert (code, err.count("\n")) == (2, 1)
+    assert sentence in err
+    assert not (tmp_path / "r.json").exists()

@@ -1,0 +1,109 @@
+"""Changes of captions by place: each rule, each place, the same in every run."""
+
+import numpy as np
+
+from debias_sd.captions import split_sentences
+from debias_sd.reading.places import (
+    Place,
+    Text,
+    bins_of,
+    drops_of,
+    names_of,
+    swaps_of,
+    texts_of,
+    word_bin,
+)
+from debias_sd.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
+
+CAPTIONS = [
+    "A harbour at dawn.  A red boat lies there. Nobody answers.",
+    "One sentence alone.",
+    "Fog over fields. Someone hesitates. The town sleeps.\nTwo dogs run.",
+]
+
+
+def test_captions_of_one_sentence_are_left_out_and_white_space_is_folded():
+    texts, short = texts_of(CAPTIONS)
+    assert short == 1
+    assert texts[0].whole == "A harbour at dawn. A red boat lies there. Nobody answers."
+    assert texts[0].words == [4, 5, 2]
+    assert texts[0].starts == [0, 4, 9]
+    assert len(texts[1].sentences) == 4
+
+
+def test_every_sentence_is_dropped_once_at_its_place():
+    texts, _ = texts_of(CAPTIONS)
+    drops = drops_of(texts)
+    assert len(drops) == 3 + 4
+    assert drops[1].text == "A harbour at dawn. Nobody answers."
+    assert drops[1].place == Place(caption=0, sentence=1, sentences=3, before=4)
+    for drop in drops:
+        gone = set(texts[drop.place.caption].sentences) - set(split_sentences(drop.text))
+        assert gone == {texts[drop.place.caption].sentences[drop.place.sentence]}
+
+
+def test_one_word_a_sentence_is_swapped_by_the_rules():
+    texts, _ = texts_of(CAPTIONS)
+    swaps = swaps_of(texts)
+    by_place = {(swap.place.caption, swap.place.sentence): swap for swap in swaps}
+    red = by_place[0, 1]
+    words = texts[0].whole.split(), red.text.split()
+    different = [place for place, (one, other) in enumerate(zip(*words, strict=True)) if one != other]
+    assert red.rule == "detail"
+    assert red.place.before in different
+    assert all(word in ("A", "An", "a", "an", "red", "boat") for word in (words[0][place] for place in different))
+    # No word of "Nobody answers." names a detail: the longest is replaced by that of the other caption's third.
+    answers = by_place[0, 2]
+    assert (answers.rule, answers.place.before) == ("same place", 10)
+    assert answers.text.endswith("Nobody sleeps.")
+    assert swaps == swaps_of(texts)
+
+
+def test_words_are_only_put_in_where_every_encoder_knows_them():
+    texts, _ = texts_of(CAPTIONS)
+    assert swaps_of(texts, knows=lambda word: False) == []
+    for swap in swaps_of(texts, knows=lambda word: word in ("blue", "green", "sleeps")):
+        new = set(swap.text.lower().strip(".").replace(".", "").split())
+        new -= set(texts[swap.place.caption].whole.lower().replace(".", "").split())
+        assert new <= {"blue", "green", "sleeps", "a", "an"}
+
+
+def test_bins():
+    places = [Place(0, 0, 4, 0), Place(0, 3, 4, 39), Place(0, 30, 40, 999)]
+    bins = bins_of(places)
+    assert bins["by_sentence"].tolist() == [0, 3, 11]
+    assert bins["by_words"].tolist() == [0, 1, 11]
+    assert bins["by_quarter"].tolist() == [0, 3, 3]
+    assert [len(names_of(way)) for way in bins] == [12, 12, 4]
+    assert (names_of("by_sentence")[0], names_of("by_sentence")[-1]) == ("1", "12+")
+    assert word_bin(219) == 10
+
+
+def test_a_caption_counts_once_in_a_bin_and_intervals_are_those_of_captions():
+    values, captions, bins = np.array([1.0, 3.0, 10.0, 5.0]), np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1])
+    table = mean_in_bins(values, captions, bins, shape=(3, 3))
+    np.testing.assert_array_equal(table, [[2, np.nan, np.nan], [10, 5, np.nan], [np.nan] * 3])
+    draws = draws_of(3, samples=200)
+    assert draws.sum(axis=1).tolist() == [3.0] * 200
+    found = spread_of(table, draws, ["a", "b", "c"])
+    assert (found["places"], found["mean"], found["captions"]) == (["a", "b"], [6.0, 5.0], [2, 1])
+    assert (found["low"], found["high"]) == ([2.0, 5.0], [10.0, 5.0])
+    by_hand = [np.nanmean(np.repeat(table[:2, 0], row[:2].astype(int))) for row in draws if row[:2].any()]
+    np.testing.assert_allclose(drawn_means(table, draws)[draws[:, :2].any(axis=1), 0], by_hand)
+
+
+def test_a_difference_is_paired_within_captions():
+    one = np.array([[1.0], [5.0], [9.0]])
+    found = difference_of(one + 0.25, one, draws_of(3, samples=50), ["a"])
+    assert found["difference"] == found["low"] == found["high"] == [0.25]
+
+
+def test_a_bin_that_no_draw_has_is_null_and_no_nan():
+    table = np.array([[1.0, 2.0], [1.0, np.nan]])
+    found = spread_of(table, np.array([[0.0, 2.0]]), ["a", "b"])
+    assert (found["low"], found["high"]) == ([1.0, None], [1.0, None])
+    assert spread_of(table[:, :0], np.array([[0.0, 2.0]]), [])["mean"] == []
+
+
+def test_a_text_of_no_words_has_no_place():
+    assert [swap.place.caption for swap in swaps_of([Text(("?!", "...")), Text(("A dog.", "!!"))])] == [1]
