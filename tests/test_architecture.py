@@ -20,7 +20,13 @@ LEAVES = PACKAGES[1:]
 HOMES = {
     "accelerate": ("train_encoder/",),
     "gradio": ("app/",),
-    "diffusers": ("debias_sd/base_pipeline.py", "debias_sd/pipeline.py", "debias_sd/conditioning.py", "train_unet/"),
+    "diffusers": (
+        "debias_sd/single_file.py",
+        "debias_sd/base_pipeline.py",
+        "debias_sd/pipeline.py",
+        "debias_sd/conditioning.py",
+        "train_unet/",
+    ),  # fmt: skip
 }
 HEAVY = ("torch", "transformers", "diffusers", "accelerate", "gradio")
 GRAB_BAGS = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}

@@ -1,0 +1,162 @@
+"""A base pipeline from one file, as most fine-tuned models are shared: loaded by diffusers with every fault named.
+
+A file holds the denoiser, and of the rest what its maker put in: files of Stable Diffusion 1.x, 2.x and XL hold all of
+it, those of 3 may lack text encoders, those of FLUX hold nothing else. What a file lacks comes from `config=`, when
+that is a whole pipeline's folder, or as an option.
+"""
+
+import pickle
+import re
+from collections.abc import Collection
+from importlib import import_module
+from pathlib import Path
+
+import diffusers
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
+from safetensors import SafetensorError, safe_open
+
+from debias_sd.variants import only_variant
+
+FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+# What diffusers and transformers raise for files and folders whose parts are damaged or do not fit together.
+LOADING_FAULTS = (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError)
+# A single file does not name its pipeline; diffusers tells what model it is from its tensors.
+_CLASSES = {
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": "StableDiffusionPipeline",
+    "stable-diffusion-v1-5/stable-diffusion-inpainting": "StableDiffusionInpaintPipeline",
+    "timbrooks/instruct-pix2pix": "StableDiffusionInstructPix2PixPipeline",
+    "stabilityai/stable-diffusion-2-1": "StableDiffusionPipeline",
+    "stabilityai/stable-diffusion-2-inpainting": "StableDiffusionInpaintPipeline",
+    "stabilityai/stable-diffusion-xl-base-1.0": "StableDiffusionXLPipeline",
+    "stabilityai/stable-diffusion-xl-refiner-1.0": "StableDiffusionXLImg2ImgPipeline",
+    "diffusers/stable-diffusion-xl-1.0-inpainting-0.1": "StableDiffusionXLInpaintPipeline",
+    "playgroundai/playground-v2.5-1024px-aesthetic": "StableDiffusionXLPipeline",
+    "stabilityai/stable-diffusion-3-medium-diffusers": "StableDiffusion3Pipeline",
+    "stabilityai/stable-diffusion-3.5-large": "StableDiffusion3Pipeline",
+    "stabilityai/stable-diffusion-3.5-medium": "StableDiffusion3Pipeline",
+    "black-forest-labs/FLUX.1-dev": "FluxPipeline",
+    "black-forest-labs/FLUX.1-schnell": "FluxPipeline",
+    "black-forest-labs/FLUX.1-Fill-dev": "FluxFillPipeline",
+    "black-forest-labs/FLUX.1-Depth-dev": "FluxControlPipeline",
+}
+# Where a file has its parts other than the denoiser; a CLIP of the second slot is in one of the last two places.
+_CLIP = ("cond_stage_model.", "conditioner.embedders.0.", "text_encoders.clip_l.")
+_CLIP_2 = ("conditioner.embedders.1.", "conditioner.embedders.0.model.", "text_encoders.clip_g.")
+_PLACES = {
+    ("text_encoder", "CLIPTextModel"): _CLIP,
+    ("text_encoder", "CLIPTextModelWithProjection"): _CLIP,
+    ("text_encoder_2", "CLIPTextModelWithProjection"): _CLIP_2,
+    ("text_encoder_2", "T5EncoderModel"): ("text_encoders.t5xxl.",),
+    ("text_encoder_3", "T5EncoderModel"): ("text_encoders.t5xxl.",),
+    ("vae", "AutoencoderKL"): ("first_stage_model.", "vae."),
+}
+_NAMED = re.compile(r"^(\w+) = (\w+)\.from_pretrained", re.MULTILINE)
+
+
+def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipeline:
+    """Return the pipeline of a checkpoint file, its models in evaluation mode; ValueError with one sentence else.
+
+    `options` are those of diffusers' `from_single_file`: `dtype`, `config` (a hub id or a local folder), parts.
+    """
+    if path.suffix.lower() not in FILES:
+        raise ValueError(f"base {path} is no checkpoint file ({', '.join(FILES)}); give a folder, a hub id or a file.")
+    if isinstance(options.get("dtype"), dict):
+        raise ValueError("torch_dtype by parts is for bases in folders; give one dtype for a single file.")
+    config = options.get("config")
+    folder = Path(str(config)) if config is not None and Path(str(config)).is_dir() else None
+    shapes = _checked_shapes(path)
+    kind = _kind(path, shapes, folder)
+    loader = getattr(getattr(diffusers, kind, None), "from_single_file", None)
+    if loader is None:
+        raise ValueError(
+            f"base {path} is a checkpoint of {kind}, supported are those of Stable Diffusion 1.x, 2.x, XL with its "
+            "refiner, 3 and FLUX; give one of these, or config= the folder of its pipeline."
+        )
+    try:
+        if folder is not None:
+            options = _parts_beside(folder, shapes, options) | options | {"config": str(folder)}
+        pipe = loader(str(path), **options)
+    except SingleFileComponentError as error:
+        raise _lacking(path, str(error)) from error
+    except LOADING_FAULTS as error:
+        raise ValueError(
+            f"base {path} cannot be loaded as a {kind} ({type(error).__name__}); check the file, and without a network "
+            "give config= the folder of a pipeline of this kind, and as options the parts that the file lacks."
+        ) from error
+    # diffusers (0.42) leaves the T5 of such a file in training mode: its dropout makes other states in every call.
+    for name, part in pipe.components.items():
+        if isinstance(part, torch.nn.Module) and name not in options:
+            part.eval()
+    return pipe
+
+
+def _kind(path: Path, shapes: dict[str, torch.Tensor], folder: Path | None) -> str:
+    """Return the class of the file's pipeline: that of the config's folder, or what diffusers takes the file for."""
+    try:
+        if folder is not None:
+            return str(DiffusionPipeline.load_config(folder).get("_class_name"))
+        repository = fetch_diffusers_config(shapes)["pretrained_model_name_or_path"]
+    except LOADING_FAULTS as error:
+        what = f"base {path} is damaged or no checkpoint" if folder is None else f"config {folder} is no pipeline"
+        raise ValueError(f"{what} ({type(error).__name__}); copy it again, or give another.") from error
+    return _CLASSES.get(repository, repository)
+
+
+def _parts_beside(folder: Path, keys: Collection[str], options: dict[str, object]) -> dict[str, torch.nn.Module]:
+    """Return the models that are not in the file of `keys` nor among `options`, and whose weights are in `folder`.
+
+    diffusers takes configs and tokenizers from there, but no models of transformers and no VAE.
+    """
+    found = {}
+    for name, value in DiffusionPipeline.load_config(folder).items():
+        library, kind = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
+        places = _PLACES.get((name, kind))
+        if places is None or name in options or any(key.startswith(places) for key in keys):
+            continue
+        if not any((folder / name).glob("*.safetensors")) and not any((folder / name).glob("*.bin")):
+            continue
+        own = {"torch_dtype" if library == "diffusers" else "dtype": options["dtype"]} if "dtype" in options else {}
+        model = getattr(import_module("diffusers" if library == "diffusers" else "transformers"), kind)
+        found[name] = model.from_pretrained(folder / name, **own, **only_variant(folder / name))
+    return found
+
+
+def _lacking(path: Path, message: str) -> ValueError:
+    """Return the sentence for a part that neither the file nor the config's folder has; `message` is diffusers'."""
+    match = _NAMED.search(message)
+    name, kind = match.groups() if match else ("a part", "a model")
+    without = ""
+    if name == "text_encoder_3":
+        without = ", or text_encoder_3=None and tokenizer_3=None, which Stable Diffusion 3 can do without"
+    return ValueError(
+        f"base {path} has no weights of {name} ({kind}), nor has its config; give {name}= as an option, or config= the "
+        f"folder of a whole pipeline{without}."
+    )
+
+
+def _checked_shapes(path: Path) -> dict[str, torch.Tensor]:
+    """Return the file's tensors without their numbers; ValueError with one sentence when it cannot be read."""
+    try:
+        return _shapes(path)
+    except (*LOADING_FAULTS, EOFError, pickle.UnpicklingError) as error:
+        what = "is damaged or no checkpoint"
+        if isinstance(error, pickle.UnpicklingError):
+            what = "is damaged, or a pickle with more in it than tensors, which is not run"
+        raise ValueError(
+            f"base {path} {what} ({type(error).__name__}); copy it again, or give a .safetensors."
+        ) from error
+
+
+def _shapes(path: Path) -> dict[str, torch.Tensor]:
+    if path.suffix.lower() == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}
+        return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+    content = torch.load(path, map_location="meta", weights_only=True)
+    while isinstance(content, dict) and "state_dict" in content:
+        content = content["state_dict"]
+    if not isinstance(content, dict):
+        raise TypeError("no state dict")
+    return content
