@@ -45,7 +45,7 @@ class Packing(NamedTuple):
     ids and positions, int64 [N]. ends, int64 [b]: the end tokens in the order of the captions. groups: see Group; the
     first is the prefix alone. back, int64 [N]: from the groups' queries, one after the other, to the row; back_ends,
     int64 [b]: from the groups' captions to the order of the batch. places, int64 [b, L]: the token of every slot up to
-    the end token, -1 behind it.
+    the end token, -1 behind it. queries and keys, int64 [*]: those of all groups, one after the other.
     """
 
     ids: Tensor
@@ -55,6 +55,8 @@ class Packing(NamedTuple):
     back: Tensor
     back_ends: Tensor
     places: Tensor
+    queries: Tensor
+    keys: Tensor
 
 
 class Span(NamedTuple):
@@ -93,6 +95,8 @@ def pack_captions(ids: Tensor, *, end_id: int, pad_id: int) -> Packing:
         "back": back,
         "back_ends": back_ends,
         "places": _places(spans, ids.shape[1]),
+        "queries": torch.cat([group.queries.flatten() for group in groups]),
+        "keys": torch.cat([group.keys.flatten() for group in groups]),
     }
     whole = {name: tensor.to(where, non_blocking=True) for name, tensor in whole.items()}
     return Packing(groups=tuple(Group(*(t.to(where, non_blocking=True) for t in group)) for group in groups), **whole)
@@ -146,6 +150,33 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, **options: 
     return F.scaled_dot_product_attention(*heads_first, attn_mask=seen, **options).transpose(1, 2).flatten(0, 1)
 
 
+def _deal(row: Tensor, places: Tensor, groups: list[Tensor]) -> list[Tensor]:
+    """The row [N, heads, d] at each group's places [g, k], as [g, k, heads, d]; `places` has those of all groups.
+
+    Indexed once for all: every indexing has a gradient of N rows, and one a group would cost the batch's square.
+    """
+    parts = row[places].split([group.numel() for group in groups])
+    return [part.view(*group.shape, *row.shape[1:]) for part, group in zip(parts, groups, strict=True)]
+
+
+def _attend_groups(
+    queries: list[Tensor], key: Tensor, value: Tensor, packing: Packing, seen: list[Tensor], **options: float
+) -> Tensor:
+    """Attention of the last groups' queries [g, m, heads, d] to their keys in the row [N, heads, d]; one row.
+
+    On CPUs in float32 whatever autocast says: their bfloat16 kernel takes twice the time.
+    """
+    dtype = torch.float32 if key.device.type == "cpu" and key.dtype == torch.bfloat16 else key.dtype
+    places = [group.keys for group in packing.groups]
+    keys, values = (_deal(row.to(dtype), packing.keys, places)[-len(queries) :] for row in (key, value))
+    with torch.autocast(key.device.type, enabled=False):
+        out = [
+            _attend(own.to(dtype), *read, mask, **options)
+            for own, *read, mask in zip(queries, keys, values, seen, strict=True)
+        ]
+    return torch.cat(out).to(key.dtype)
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -166,11 +197,10 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    out = [
-        _attend(query[g.queries], key[g.keys], value[g.keys], g.seen, scale=scaling, dropout_p=dropout)
-        for g in packing.groups
-    ]
-    return torch.cat(out)[packing.back][None], None
+    queries = _deal(query, packing.queries, [group.queries for group in packing.groups])
+    seen = [group.seen for group in packing.groups]
+    out = _attend_groups(queries, key, value, packing, seen, scale=scaling, dropout_p=dropout)
+    return out[packing.back][None], None
 
 
 def use_packed_attention(text_model: CLIPTextModel) -> None:
@@ -213,12 +243,11 @@ def _last_of_ends(layer: nn.Module, hidden: Tensor, packing: Packing) -> Tensor:
     # In the groups' order, as attention takes them; `back_ends` puts the result in the batch's.
     grouped = torch.empty_like(packing.ends)
     grouped[packing.back_ends] = packing.ends
-    queries = attention.q_proj(normed[grouped]).view(shape).split([len(g.keys) for g in packing.groups[1:]])
-    out = [
-        _attend(query[:, None], key[g.keys], value[g.keys], g.ends, scale=attention.scale)
-        for query, g in zip(queries, packing.groups[1:], strict=True)
-    ]
-    attended = attention.out_proj(torch.cat(out).flatten(1)[packing.back_ends])
+    captions = packing.groups[1:]
+    queries = attention.q_proj(normed[grouped]).view(shape).split([len(group.keys) for group in captions])
+    queries = [query[:, None] for query in queries]
+    out = _attend_groups(queries, key, value, packing, [group.ends for group in captions], scale=attention.scale)
+    attended = attention.out_proj(out.flatten(1)[packing.back_ends])
     hidden = hidden[packing.ends] + attended
     return hidden + layer.mlp(layer.layer_norm2(hidden))
 
