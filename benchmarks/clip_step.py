@@ -30,6 +30,7 @@ from train_encoder.batches import Collator
 from train_encoder.config import make_config
 from train_encoder.model import Towers
 from train_encoder.settings import TrainConfig
+from train_encoder.texts import ClipTexts
 
 POSITIONS = 248
 MEAN_TOKENS = 180  # of ShareGPT4V's captions
@@ -122,7 +123,7 @@ def make_batch(texts: list[str], tokenizer: CLIPTokenizer, size: Size) -> dict[s
         }
         for text in texts
     ]
-    collate = Collator(tokenizer, make_config_of_step(), POSITIONS, (0.5,) * 3, (0.25,) * 3)
+    collate = Collator(ClipTexts(tokenizer, POSITIONS, 0), make_config_of_step(), (0.5,) * 3, (0.25,) * 3)
     return {name: value for name, value in collate(items).items() if isinstance(value, Tensor)}
 
 

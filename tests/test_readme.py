@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_checkpoints import long_clip, tiny_open_clip
+from tiny_siglip import make_siglip
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd.cli import build_parser, main
@@ -150,6 +151,7 @@ def world(tmp_path_factory) -> Path:
         save_tiny_clip(folder / name, window=248)
     tiny_pipeline().save_pretrained(folder / "stable-diffusion" / "pipeline")
     save_clip_model(folder / "clip")
+    make_siglip(folder / "siglip", "siglip2")
     for number in range(16):
         Image.new("RGB", (40, 30), (15 * number, 99, 99)).save(folder / f"{number}.png")
     lines = [{"file_name": f"{n}.png", "text": f"A plain picture. It has colour {n}. It is flat."} for n in range(16)]
@@ -161,20 +163,20 @@ def world(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("command", of_kind("accelerate launch"))
 def test_a_training_command_trains(command, world, tmp_path):
     arguments = re.sub(r"--num_processes \d+", "--num_processes 2", command.split(" #")[0]).split()[2:]
-    own_data = "--train_data" in arguments
+    own_data, family = "--train_data" in arguments, "siglip" if "siglip" in command else "clip"
     batch = "4" if "--multi_gpu" in arguments else "8"
     arguments += [*FEW_STEPS, "--train_batch_size", batch, "--output_dir", str(tmp_path / "run")]
     arguments += ["--components", "4", "--dataloader_num_workers", "0"]
     if own_data:
         arguments += ["--train_data", str(world / "metadata.jsonl"), "--pretrained_model_name_or_path"]
-        arguments += [str(world / "clip")]
+        arguments += [str(world / family)]
     elif "shapes_base.yaml" not in command:
         arguments += ["--pretrained_model_name_or_path", str(world / "base")]
     run([sys.executable, "-m", "accelerate.commands.launch", *arguments], ROOT)
     story = json.loads((tmp_path / "run" / "provenance.json").read_text())
     assert story["final"]["step"] == 2
     assert story["processes"] == (2 if "--multi_gpu" in arguments else 1)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "clip"
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == family
 
 
 # Those on sets are run by tests/test_cli_evaluate_document.py.

@@ -8,6 +8,7 @@ from accelerate.state import AcceleratorState
 from PIL import Image
 from safetensors.torch import save_file
 
+from debias_sd.evaluation.preprocessing import clip_preprocessing
 from debias_sd.tokens import tokenize
 from tests.tiny_checkpoints import LAYERS, PROJECTION, WIDTH, text_features, tiny_open_clip
 from tests.train_tiny import tiny_config, train_tiny
@@ -46,7 +47,7 @@ def pictures(tmp_path):
 def test_an_open_clip_start_has_open_clips_own_features(tmp_path, quick_gelu):
     theirs = save_open_clip(tmp_path / "laion", quick_gelu=quick_gelu)
     assert is_checkpoint(tmp_path / "laion")
-    model, tokenizer = load_start(tiny_config(tmp_path, pretrained_model_name_or_path=str(tmp_path / "laion")))
+    model, tokenizer, _ = load_start(tiny_config(tmp_path, pretrained_model_name_or_path=str(tmp_path / "laion")))
     ids = tokenize(tokenizer, ["a red star", "the sky is blue and wide"], length=77, pad_id=0)
     found = model.get_text_features(input_ids=ids).pooler_output
     torch.testing.assert_close(found, text_features(theirs, ids), atol=1e-5, rtol=1e-4)
@@ -71,7 +72,7 @@ def test_an_open_clip_start_trains_is_saved_and_evaluates_the_same(tmp_path, pic
                         pretrained_model_name_or_path=str(folder))  # fmt: skip
     run = prepare(again)
     assert run.tokenizer.model_max_length == 248
-    assert evaluate(run, read_heldout(again, size=32)) | {"step": 3} == last
+    assert evaluate(run, read_heldout(again, clip_preprocessing(32))) | {"step": 3} == last
 
 
 def test_a_checkpoint_that_does_not_say_enough_is_one_sentence(tmp_path):

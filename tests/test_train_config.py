@@ -55,16 +55,20 @@ def test_the_large_run_is_the_published_one_in_chunks():
     assert (large.learning_rate, large.max_train_steps) == (small.learning_rate, small.max_train_steps)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP"), ("deepspeed_zero2", "DEEPSPEED")])
+KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "fsdp2_siglip": "FSDP", "deepspeed_zero2": "DEEPSPEED"}
+LAYERS = {"fsdp2": "CLIPEncoderLayer", "fsdp2_siglip": "SiglipEncoderLayer"}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_accelerates_configs_are_what_accelerate_reads(name, kind):
     from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
     config = load_config_from_file(str(CONFIGS[0].parent / "accelerate" / f"{name}.yaml"))
     assert isinstance(config, ClusterConfig)
     assert config.distributed_type == kind
-    if name == "fsdp2":
+    if name in LAYERS:
         assert config.fsdp_config["fsdp_version"] == 2
-        assert config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == "CLIPEncoderLayer"
+        assert config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == LAYERS[name]
 
 
 def test_what_an_engine_cannot_do_is_one_sentence():

@@ -13,6 +13,7 @@ from debias_sd.shapes.tokenizer import build_tokenizer
 from tests.train_tiny import tiny_config
 from train_encoder.batches import Collator, short_text
 from train_encoder.data import GlobalBatches, ShapesPairs, cell_table
+from train_encoder.texts import ClipTexts
 
 TEXT = "A summary of all. One is red. Two are blue. Three hide."
 
@@ -20,7 +21,7 @@ TEXT = "A summary of all. One is red. Two are blue. Three hide."
 def make_batch(tmp_path, data, numbers, **settings):
     tokenizer = build_tokenizer(248)
     config = tiny_config(tmp_path, **settings)
-    collate = Collator(tokenizer, config, 248, data.mean, data.std)
+    collate = Collator(ClipTexts(tokenizer, 248, config.pad_id), config, data.mean, data.std)
     return tokenizer, collate([data[number] for number in numbers])
 
 

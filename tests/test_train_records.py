@@ -8,6 +8,7 @@ import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
+from debias_sd.evaluation.preprocessing import clip_preprocessing
 from tests.test_train_data import TEXT, make_batch
 from tests.test_train_processes import SEVERAL, launch
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
@@ -30,7 +31,7 @@ def pictures(tmp_path):
 
 def pairs_of(folder, data, *, batch=2, processes=1, size=24, **settings):
     settings |= {"train_data": str(data), "pretrained_model_name_or_path": "x", "train_batch_size": batch}
-    return open_pairs(tiny_config(folder, **settings), size=size, processes=processes)
+    return open_pairs(tiny_config(folder, **settings), clip_preprocessing(size), processes=processes)
 
 
 def test_records_are_skipped_when_incomplete_and_seen_once_an_epoch(pictures):

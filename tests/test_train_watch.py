@@ -8,6 +8,7 @@ import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
+from debias_sd.evaluation.preprocessing import clip_preprocessing
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import evaluation, hub
@@ -71,7 +72,7 @@ def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
     from debias_sd.retrieval import embed_scenes, embed_texts, load_dual_encoder, score
 
     config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
-    found = evaluate(prepare(config), read_heldout(config, size=48))
+    found = evaluate(prepare(config), read_heldout(config, clip_preprocessing(48)))
     encoder, shorts = load_dual_encoder(base), short_set(0, count=12)
     wanted = score(embed_scenes(encoder, shorts.scenes), embed_texts(encoder, shorts.texts["summary"]))
     assert found["short_t2i_r1"] == wanted["t2i"]["r1"]
@@ -86,13 +87,13 @@ def test_a_run_measures_on_pairs_of_its_own(tmp_path):
     lines.append(json.dumps({"file_name": "none.png", "text": "A box."}))
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
     config = tiny_config(tmp_path, eval_steps=1, eval_data=str(tmp_path / "metadata.jsonl"), eval_limit=3)
-    heldout = read_heldout(config, size=48)
+    heldout = read_heldout(config, clip_preprocessing(48))
     assert len(heldout.pictures) == 3
     assert heldout.short_texts[1] == "A red star 1."
     assert heldout.texts["remove"][1] == "It is small. It glows."
     (tmp_path / "metadata.jsonl").write_text(lines[0])
     with pytest.raises(ValueError, match="^eval_data .* has 1 usable pairs, at least 2 are needed"):
-        read_heldout(config, size=48)
+        read_heldout(config, clip_preprocessing(48))
 
 
 def test_a_fall_of_short_captions_is_told_with_numbers_and_noise_is_not():

@@ -1,34 +1,93 @@
-"""The model that a run starts from: a CLIPModel folder or hub id, a checkpoint of another library, or nothing."""
+"""What a run starts from: a folder or hub id of CLIP or SigLIP, a checkpoint of another library, or nothing."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 
+from debias_sd.evaluation.preprocessing import Preprocessing, clip_preprocessing
+from train_encoder.open_clip_siglip import convert_siglip, is_siglip
+
 if TYPE_CHECKING:
-    from transformers import CLIPModel, CLIPTokenizer
+    from transformers import CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase, SiglipModel
 
     from train_encoder.settings import TrainConfig
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def load_start(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
+class Start(NamedTuple):
+    """A model with both towers, its tokenizer, and how it reads pictures."""
+
+    model: CLIPModel | SiglipModel
+    tokenizer: PreTrainedTokenizerBase
+    preprocessing: Preprocessing
+
+
+def load_start(config: TrainConfig) -> Start:
     """Load or build the model that the run starts from, not stretched, in float32, with its tokenizer."""
     source = config.pretrained_model_name_or_path
     if source is None:
-        return build_model(config)
+        return _clip_start(*build_model(config))
     looks_local = source.startswith((".", "/", "~")) or not 1 <= len(source.split("/")) <= 2
     if looks_local and not Path(source).exists():
         raise ValueError(f"pretrained model folder {source} does not exist; train it first, or name a CLIP folder.")
     if is_checkpoint(Path(source)):
         with tempfile.TemporaryDirectory() as scratch:
-            return _load_folder(str(convert_start(source, Path(scratch) / "clip")), config, name=source)
-    return _load_folder(source, config, name=source)
+            if is_siglip(Path(source)):
+                return _load_siglip(convert_start(source, Path(scratch) / "siglip", siglip=True), config, name=source)
+            folder = convert_start(source, Path(scratch) / "clip")
+            return _clip_start(*_load_folder(str(folder), config, name=source))
+    kind = _model_type(source)
+    if kind == "siglip2":
+        raise ValueError(
+            f"pretrained model {source} is a SigLIP 2 of the NaFlex kind, whose pictures have no fixed size; name one "
+            "of a fixed resolution, google/siglip2-base-patch16-224 for instance."
+        )
+    if kind == "siglip":
+        return _load_siglip(source, config, name=source)
+    return _clip_start(*_load_folder(source, config, name=source))
+
+
+def _clip_start(model: CLIPModel, tokenizer: CLIPTokenizer) -> Start:
+    return Start(model, tokenizer, clip_preprocessing(model.config.vision_config.image_size))
+
+
+def _model_type(source: str) -> str | None:
+    """What config.json of a folder or hub id calls the model; None where there is no telling."""
+    from transformers import PreTrainedConfig
+
+    try:
+        return PreTrainedConfig.get_config_dict(source)[0].get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _load_siglip(source: str | Path, config: TrainConfig, *, name: str) -> Start:
+    """Load a `SiglipModel` folder or hub id (SigLIP, or SigLIP 2 of a fixed resolution); `name` as for CLIP's."""
+    from debias_sd.encoder_folder import find_encoder_folder
+    from debias_sd.evaluation.towers import read_siglip_model, read_siglip_preprocessing, read_siglip_tokenizer
+
+    try:
+        folder = find_encoder_folder(source)
+        tokenizer = read_siglip_tokenizer(folder)
+        model = read_siglip_model(folder, dtype=torch.float32, attn_implementation=config.attn_implementation)
+        preprocessing = read_siglip_preprocessing(folder, size=model.config.vision_config.image_size)
+        if preprocessing.shortest is not None:
+            raise ValueError("its preprocessor_config.json cuts pictures, SigLIP reads them whole")
+        if len(tokenizer) > model.config.text_config.vocab_size:
+            raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, it {model.config.text_config.vocab_size}")
+    except ValueError as error:
+        raise ValueError(
+            f"pretrained model {name} cannot be loaded ({str(error).rstrip('.')}); name a SiglipModel folder with "
+            "its tokenizer."
+        ) from error
+    _set_special_tokens(model, tokenizer)
+    return Start(model, tokenizer, preprocessing)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -36,10 +95,22 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_file() or (path / "open_clip_config.json").is_file()
 
 
-def convert_start(source: str, folder: Path) -> Path:
-    """Write both towers of a checkpoint (OpenAI's, open_clip's, Long-CLIP's) as a CLIPModel folder, in float32."""
+def convert_start(source: str, folder: Path, *, siglip: bool = False) -> Path:
+    """Write both towers of a checkpoint (OpenAI's, open_clip's, Long-CLIP's) as a CLIPModel folder, in float32.
+
+    With `siglip`, those of open_clip's SigLIP as a SiglipModel folder.
+    """
     from debias_sd.checkpoints.convert import convert_checkpoint
 
+    if siglip:
+        try:
+            return convert_siglip(Path(source), folder)
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error).rstrip(".") if isinstance(error, ValueError) else f"it lacks {error}"
+            raise ValueError(
+                f"pretrained model {source} cannot be loaded ({reason}); name the transformers folder of the same "
+                "model, google/siglip-base-patch16-224 for instance."
+            ) from error
     try:
         convert_checkpoint(source, folder, image_tower=True, dtype="float32", target="retrieval")
     except ValueError as error:
@@ -108,11 +179,13 @@ def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
     return model, tokenizer
 
 
-def _set_special_tokens(model: CLIPModel, tokenizer: CLIPTokenizer) -> None:
+def _set_special_tokens(model: CLIPModel | SiglipModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the tokenizer's ids into the config, so that pooling looks for the one end token.
 
-    Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id.
+    Old CLIP configs say `eos_token_id: 2`, which makes transformers pool at the largest id. SigLIP's pooling asks for
+    none, but its configs name CLIP's ids where they name any.
     """
     for name in SPECIAL_IDS:
         setattr(model.config.text_config, name, getattr(tokenizer, name))
-    model.text_model.eos_token_id = tokenizer.eos_token_id
+    if hasattr(model.text_model, "eos_token_id"):
+        model.text_model.eos_token_id = tokenizer.eos_token_id

@@ -1,7 +1,4 @@
-"""Items of a data set to the tensors of a batch: pictures, the caption, and the recipe's short caption.
-
-Nothing behind EOT is read under CLIP's causal mask, so ids are cut at the longest caption of the batch.
-"""
+"""Items of a data set to the tensors of a batch: pictures, the caption, and the recipe's short caption."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ import torch
 from torch import Tensor
 
 from debias_sd.captions import first_only, join_sentences, sample_sentences, split_sentences, without_summary
-from debias_sd.tokens import end_positions, front_pad, random_front_pads, tokenize
 from train_encoder.data import thing_row
 
 if TYPE_CHECKING:
-    from transformers import CLIPTokenizer
-
     from train_encoder.settings import TrainConfig
+    from train_encoder.texts import Texts
 
 
 def short_text(text: str, rng: random.Random, *, remove_summary: bool, subsample: bool) -> str:
@@ -45,11 +40,10 @@ def normalise(images: list[np.ndarray], mean: tuple[float, ...], std: tuple[floa
 
 @dataclass(frozen=True)
 class Collator:
-    """Makes batches for one config; `length` is the number of positions, mean and std are those of the pictures."""
+    """Makes batches for one config; `texts` makes ids of captions, mean and std are those of the pictures."""
 
-    tokenizer: CLIPTokenizer
+    texts: Texts
     config: TrainConfig
-    length: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -64,7 +58,7 @@ class Collator:
         texts = [item["text"] for item in items]
         batch = {
             **self._pictures(items),
-            "input_ids": self._cut(self._tokenize(texts)),
+            "input_ids": self.texts.cut(self.texts.ids(texts)),
             "texts": texts,
             "keys": [item.get("key", item["number"]) for item in items],
         }
@@ -83,12 +77,6 @@ class Collator:
             return {"image_features": torch.from_numpy(np.stack([item["image_features"] for item in items]))}
         return {"pixel_values": normalise([item["image"] for item in items], self.mean, self.std)}
 
-    def _tokenize(self, texts: list[str]) -> Tensor:
-        return tokenize(self.tokenizer, texts, length=self.length, pad_id=self.config.pad_id)
-
-    def _cut(self, ids: Tensor) -> Tensor:
-        return ids[:, : int(end_positions(ids, end_id=self.tokenizer.eos_token_id).max()) + 1].contiguous()
-
     def _short_ids(self, items: list[dict[str, Any]]) -> Tensor:
         # One generator per sample: its short caption does not depend on its neighbours in the batch.
         rngs = [random.Random(f"{self.config.seed}/short/{item['number']}") for item in items]
@@ -98,14 +86,12 @@ class Collator:
             short or short_text(item["text"], rng, **switches)
             for short, item, rng in zip(own, items, rngs, strict=True)
         ]
-        ids, end_id = self._tokenize(texts), self.tokenizer.eos_token_id
-        if self.config.front_padding:
-            pads = [random_front_pads(row[None], rng, end_id=end_id) for row, rng in zip(ids, rngs, strict=True)]
-            ids = front_pad(ids, torch.cat(pads), pad_id=self.config.pad_id, end_id=end_id)
-        return self._cut(ids)
+        ids = self.texts.front_padded(texts, rngs) if self.config.front_padding else self.texts.ids(texts)
+        return self.texts.cut(ids)
 
     def _mentions(self, items: list[dict[str, Any]]) -> Tensor:
-        encoded = self.tokenizer([item["text"] for item in items], truncation=True, max_length=self.length)
+        options = {"truncation": True, "max_length": self.texts.length}
+        encoded = self.texts.tokenizer([item["text"] for item in items], **options)
         rows = [
             (row, encoded.char_to_token(row, end - 1), thing.cell, *thing_row(thing))
             for row, item in enumerate(items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -17,6 +17,34 @@ METHODS = {
     "debias": ("DeBias-CLIP", "2602.22419"),
     "long-clip": ("Long-CLIP", "2403.15378"),
     "short-only": ("contrastive pre-training", "2103.00020"),
+}
+
+
+class _Family(NamedTuple):
+    """What the card says of a family of models."""
+
+    name: str
+    tags: tuple[str, ...]
+    classes: tuple[str, str]
+    use: str
+
+
+_FAMILIES = {
+    "clip": _Family(
+        "CLIP",
+        ("clip", "text-encoder", "stable-diffusion"),
+        ("CLIPModel", "CLIPTokenizer"),
+        "As the text encoder of a Stable Diffusion pipeline that was trained on CLIP of the same size: "
+        "`debias_sd.load_debias_pipeline(BASE, FOLDER)`.",
+    ),
+    "siglip": _Family(
+        "SigLIP",
+        ("siglip", "text-encoder", "retrieval"),
+        ("SiglipModel", "AutoTokenizer"),
+        "For retrieval: `debias-sd evaluate retrieval --encoder NAME=FOLDER --data KIND:PATH --out REPORT`. Texts are "
+        'read in lower case and with their pads: `tokenizer(texts, padding="max_length", max_length={positions}, '
+        "truncation=True)`. No Stable Diffusion reads a SigLIP.",
+    ),
 }
 _SHOWN = (
     "short_weight",
@@ -36,13 +64,13 @@ def write_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any])
 
 def make_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) -> str:
     """The card's text; numbers come from the run's own files."""
-    positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["text_config"][
-        "max_position_embeddings"
-    ]
+    model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    positions, family = model["text_config"]["max_position_embeddings"], _FAMILIES[model["model_type"]]
+    classes = ", ".join(family.classes)
     method, paper = METHODS[config.recipe]
     pairs = config.train_batch_size * config.gradient_accumulation_steps * provenance["processes"]
     head = {"library_name": "transformers", "pipeline_tag": "zero-shot-image-classification"}
-    head |= {"tags": ["clip", "text-encoder", "stable-diffusion", config.recipe]}
+    head |= {"tags": [*family.tags, config.recipe]}
     base = config.pretrained_model_name_or_path
     if base is not None and len(base.split("/")) == 2 and not Path(base).exists():
         head["base_model"] = base
@@ -53,17 +81,16 @@ def make_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) 
         "",
         f"# {folder.resolve().name}",
         "",
-        f"A CLIP whose text encoder reads {positions} tokens, trained with the `{config.recipe}` recipe: {method} "
-        f"(arXiv {paper}). Start: {_said(base) or 'from scratch'}. Data: {_said(config.train_data)}.",
+        f"A {family.name} whose text encoder reads {positions} tokens, trained with the `{config.recipe}` recipe: "
+        f"{method} (arXiv {paper}). Start: {_said(base) or 'from scratch'}. Data: {_said(config.train_data)}.",
         "",
         "```python",
-        "from transformers import CLIPModel, CLIPTokenizer",
+        f"from transformers import {classes}",
         "",
-        f'model, tokenizer = (kind.from_pretrained("{folder.resolve().name}") for kind in (CLIPModel, CLIPTokenizer))',
+        f'model, tokenizer = (kind.from_pretrained("{folder.resolve().name}") for kind in ({classes}))',
         "```",
         "",
-        "As the text encoder of a Stable Diffusion pipeline that was trained on CLIP of the same size: "
-        "`debias_sd.load_debias_pipeline(BASE, FOLDER)`.",
+        family.use.format(positions=positions),
         "",
         f"## Training\n\n{config.max_train_steps} steps of {pairs} pairs ({provenance['processes']} process(es)); "
         + ", ".join(f"{name} {getattr(config, name)}" for name in _SHOWN)

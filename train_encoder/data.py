@@ -19,11 +19,12 @@ from debias_sd.captions import join_sentences
 from debias_sd.datasets.faults import Fault
 from debias_sd.datasets.listing import NO_CAPTION
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import PictureFault, read_image
+from debias_sd.datasets.pictures import PictureFault, read_rgb
 from debias_sd.datasets.records import Records
 from debias_sd.datasets.shards import Shards
+from debias_sd.evaluation.preprocessing import Preprocessing
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
-from debias_sd.shapes.render import render
+from debias_sd.shapes.render import SIDE, render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing, random_scene
 
 if TYPE_CHECKING:
@@ -146,13 +147,18 @@ class RecordPairs(Dataset):
     had to be replaced).
     """
 
-    mean = (0.48145466, 0.4578275, 0.40821073)  # CLIP's own
-    std = (0.26862954, 0.26130258, 0.27577711)
-
     def __init__(
-        self, records: Records, *, name: str, size: int, seed: int, global_batch: int, fault_limit: int
+        self,
+        records: Records,
+        *,
+        name: str,
+        preprocessing: Preprocessing,
+        seed: int,
+        global_batch: int,
+        fault_limit: int,
     ) -> None:
-        self.records, self.size, self.seed = records, size, seed
+        self.records, self.preprocessing, self.seed = records, preprocessing, seed
+        self.size, self.mean, self.std = preprocessing.size, preprocessing.mean, preprocessing.std
         self.usable = len(records) // global_batch * global_batch
         if not self.usable:
             raise ValueError(
@@ -188,11 +194,12 @@ class RecordPairs(Dataset):
 
     def picture(self, index: int) -> np.ndarray:
         """The picture of record `index`, uint8 [size, size, 3]; PictureFault when it cannot be read."""
-        return read_image(self.records[index].image, size=self.size)
+        return self.preprocessing.square(read_rgb(self.records[index].image))
 
     def identity(self) -> Iterator[str]:
         """What tells these pictures from others: size, and every record's key with where its picture lies."""
-        yield f"pictures of {self.size}"
+        whole = "" if self.preprocessing.shortest == self.size else f", {self.preprocessing}"
+        yield f"pictures of {self.size}{whole}"
         for index in range(len(self.records)):
             record = self.records[index]
             yield f"{record.key}\t{record.image}"
@@ -204,7 +211,7 @@ class RecordPairs(Dataset):
             raise PictureFault(NO_CAPTION, record.image)
         text = captions[0] if len(captions) == 1 else random.Random(f"{self.seed}/caption/{number}").choice(captions)
         if self.features is None:
-            picture = {"image": read_image(record.image, size=self.size)}
+            picture = {"image": self.preprocessing.square(read_rgb(record.image))}
         else:
             picture = {"image_features": self.features[index]}
         return {"key": record.key} | picture | {"text": " ".join(text.split()), "short": record.short}
@@ -240,9 +247,14 @@ def _stride(count: int) -> int:
     return stride
 
 
-def open_pairs(config: TrainConfig, *, size: int, processes: int) -> ShapesPairs | RecordPairs:
-    """The data of a run, pictures of `size`; ValueError with one sentence for what the user can mend."""
+def open_pairs(config: TrainConfig, preprocessing: Preprocessing, *, processes: int) -> ShapesPairs | RecordPairs:
+    """The data of a run, pictures on disk read by `preprocessing`; ValueError for what the user can mend."""
     if config.train_data == "shapes":
+        if preprocessing.size != SIDE:
+            raise ValueError(
+                f"train_data is shapes, whose pictures are {SIDE} x {SIDE}, and the pretrained model reads "
+                f"{preprocessing.size} x {preprocessing.size}; name pictures on disk, or start from a model of {SIDE}."
+            )
         return ShapesPairs(seed=config.seed, short=config.recipe == "short-only")
     records = open_records(
         config.train_data,
@@ -255,7 +267,7 @@ def open_pairs(config: TrainConfig, *, size: int, processes: int) -> ShapesPairs
     return RecordPairs(
         records,
         name=config.train_data,
-        size=size,
+        preprocessing=preprocessing,
         seed=config.seed,
         global_batch=config.train_batch_size * processes,
         fault_limit=config.data_fault_limit,

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import CLIPModel
+    from transformers import PreTrainedModel
 
-    from train_encoder.model import Towers
+    from train_encoder.kinds import AnyTowers
     from train_encoder.settings import TrainConfig
 
 
@@ -40,7 +40,7 @@ def check_engine(engine: str, config: TrainConfig) -> None:
 
 
 def wrap(
-    accelerator: Accelerator, towers: Towers, optimizer: torch.optim.Optimizer, *, engine: str
+    accelerator: Accelerator, towers: AnyTowers, optimizer: torch.optim.Optimizer, *, engine: str
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Hand `towers` to accelerate; returns the module to call and the optimizer to step."""
     if engine == "whole":
@@ -95,19 +95,18 @@ def load_states(
     set_state_dict(towers, _bare(optimizer), model_state_dict=states[0], optim_state_dict=states[1], options=options)
 
 
-def whole_model(towers: Towers, *, engine: str) -> CLIPModel | None:
+def whole_model(towers: AnyTowers, *, engine: str) -> PreTrainedModel | None:
     """The model with all its weights; of shards a copy in the main process and None elsewhere, all must call it."""
     if engine == "whole":
         return towers.clip
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-    from transformers import CLIPModel
 
     state = get_model_state_dict(towers, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if not state:
         return None
     state = {name.removeprefix("clip."): tensor for name, tensor in state.items() if name.startswith("clip.")}
-    state["logit_scale"] = state["logit_scale"].reshape(())
-    model = CLIPModel(towers.clip.config)
+    model = type(towers.clip)(towers.clip.config)
+    state["logit_scale"] = state["logit_scale"].reshape(model.logit_scale.shape)
     model.load_state_dict(state)
     return model
 

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 
 from debias_sd.captions import PROBES, first_only
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import PictureFault, read_image
+from debias_sd.datasets.pictures import PictureFault, read_rgb
+from debias_sd.evaluation.preprocessing import Preprocessing
 from debias_sd.heldout import short_set, twin_set
 from debias_sd.retrieval import score
 from debias_sd.shapes.render import render
-from debias_sd.tokens import tokenize
 from train_encoder.batches import normalise
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class HeldOut:
     short_texts: list[str]
 
 
-def read_heldout(config: TrainConfig, *, size: int) -> HeldOut:
+def read_heldout(config: TrainConfig, preprocessing: Preprocessing) -> HeldOut:
     """The pairs of `eval_data`, at most `eval_limit`; without it, those of the shapes world that no run trains on.
 
     A pair whose picture cannot be read is left out. Raises ValueError when none is left.
@@ -54,13 +54,13 @@ def read_heldout(config: TrainConfig, *, size: int) -> HeldOut:
         pictures, short_pictures = ([render(scene) for scene in one.scenes] for one in (twins, shorts))
         short_texts = shorts.texts["summary"]
     else:
-        pictures, captions, short_texts = _read_pairs(config, size=size)
+        pictures, captions, short_texts = _read_pairs(config, preprocessing)
         short_pictures = pictures
     texts = {name: [PROBES[name](caption) for caption in captions] for name in PROBED}
     return HeldOut(pictures, texts, short_pictures, short_texts)
 
 
-def _read_pairs(config: TrainConfig, *, size: int) -> tuple[list[np.ndarray], list[str], list[str]]:
+def _read_pairs(config: TrainConfig, preprocessing: Preprocessing) -> tuple[list[np.ndarray], list[str], list[str]]:
     """Pictures, captions and short captions: a record's own or, without, its first sentence."""
     records = open_records(config.eval_data)
     pictures, captions, shorts = [], [], []
@@ -68,7 +68,7 @@ def _read_pairs(config: TrainConfig, *, size: int) -> tuple[list[np.ndarray], li
         record = records[index]
         text = next((" ".join(caption.split()) for caption in record.captions if caption.strip()), "")
         try:
-            picture = read_image(record.image, size=size)
+            picture = preprocessing.square(read_rgb(record.image))
         except PictureFault:
             continue
         if text:
@@ -111,7 +111,7 @@ def _image_features(run: Run, pictures: list[np.ndarray]) -> np.ndarray:
 
 
 def _text_features(run: Run, texts: list[str]) -> np.ndarray:
-    ids = tokenize(run.tokenizer, texts, length=run.tokenizer.model_max_length, pad_id=run.config.pad_id)
+    ids = run.texts.ids(texts)
     found = []
     for rows in ids.split(BATCH):
         with run.accelerator.autocast():

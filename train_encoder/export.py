@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from debias_sd.report import source_commit
 
 if TYPE_CHECKING:
-    from transformers import CLIPModel, CLIPTokenizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from train_encoder.settings import TrainConfig
 
@@ -46,11 +46,12 @@ def make_provenance(
 
 
 def save_encoder_folder(
-    model: CLIPModel, tokenizer: CLIPTokenizer, folder: Path, *, provenance: dict[str, Any], words: list[str] | None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, files: dict[str, Any]
 ) -> None:
-    """Write the whole CLIPModel, its tokenizer, known_words.json and provenance.json into `folder`.
+    """Write the whole model with both towers, its tokenizer and `files` (JSON by name) into `folder`.
 
-    The files are made beside it and moved in, config.json last: a folder that loads is a whole one.
+    provenance.json gets the hash of the weights. The files are made beside the folder and moved in, config.json last: a
+    folder that loads is a whole one.
     """
     scratch = folder / ".encoder.partial"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -58,9 +59,9 @@ def save_encoder_folder(
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
     digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
-    _write_json(scratch / "provenance.json", provenance | {"sha256": {"model.safetensors": digest}})
-    if words is not None:
-        _write_json(scratch / "known_words.json", words)
+    provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
+    for name, content in (files | {"provenance.json": provenance}).items():
+        _write_json(scratch / name, content)
     (folder / "config.json").unlink(missing_ok=True)
     for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
         os.replace(file, folder / file.name)

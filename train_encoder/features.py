@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from train_encoder.data import RecordPairs, ShapesPairs
-    from train_encoder.model import Towers
+    from train_encoder.kinds import AnyTowers
     from train_encoder.settings import TrainConfig
 
 BATCH = 64
@@ -67,10 +67,10 @@ class _Pictures(Dataset):
             return number, fault.kind
 
 
-def name_features(data: ShapesPairs | RecordPairs, towers: Towers, config: TrainConfig, *, count: int) -> str:
+def name_features(data: ShapesPairs | RecordPairs, towers: AnyTowers, config: TrainConfig, *, count: int) -> str:
     """The hash of the tower's weights, of how pictures are read, and of which pictures they are."""
     digest = hashlib.sha256(json.dumps([count, data.mean, data.std, config.mixed_precision]).encode())
-    for part in (towers.clip.vision_model, towers.clip.visual_projection):
+    for part in towers.image_modules():
         for name, tensor in sorted(part.state_dict().items()):
             digest.update(name.encode() + tensor.detach().float().cpu().contiguous().numpy().tobytes())
     for text in data.identity():
@@ -79,7 +79,7 @@ def name_features(data: ShapesPairs | RecordPairs, towers: Towers, config: Train
 
 
 def load_features(
-    accelerator: Accelerator, towers: Towers, data: ShapesPairs | RecordPairs, config: TrainConfig, *, count: int
+    accelerator: Accelerator, towers: AnyTowers, data: ShapesPairs | RecordPairs, config: TrainConfig, *, count: int
 ) -> ImageFeatures:
     """The features of pictures 0 to `count - 1`, from their file or made now by all processes together.
 
@@ -92,7 +92,7 @@ def load_features(
         return ImageFeatures(path)
     partial = folder / f".{path.name}.partial"
     if accelerator.is_main_process:
-        _make_room(partial, (count, towers.clip.config.projection_dim))
+        _make_room(partial, (count, towers.feature_size))
     accelerator.wait_for_everyone()
     faults = _fill(accelerator, towers, data, config, partial, count=count)
     if accelerator.is_main_process:
@@ -117,7 +117,7 @@ def _make_room(path: Path, shape: tuple[int, int]) -> None:
 @torch.no_grad()
 def _fill(
     accelerator: Accelerator,
-    towers: Towers,
+    towers: AnyTowers,
     data: ShapesPairs | RecordPairs,
     config: TrainConfig,
     path: Path,

@@ -1,13 +1,13 @@
 """The two towers that are trained: built or loaded, stretched, and the rows of the position table that stay.
 
 Source: method of DeBias-CLIP (arXiv 2602.22419); Long-CLIP (arXiv 2403.15378) stretches 77 to 248 positions, keeps the
-first 20 and trains the others.
+first 20 and trains the others. SigLIP's 64 become 196 in the same way; its towers are in `siglip.py`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,15 +18,16 @@ from train_encoder.engines import local_part, local_rows
 from train_encoder.packing import encode_packed, pooled_image, use_packed_attention
 
 if TYPE_CHECKING:
-    from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
+    from transformers import CLIPModel, CLIPTextModel, PreTrainedTokenizerBase, SiglipModel
 
     from train_encoder.settings import TrainConfig
 
-LARGEST_LOGIT_SCALE = math.log(100)
+Start = TypeVar("Start", "CLIPModel", "SiglipModel")
+LARGEST_LOGIT_SCALE = math.log(100)  # CLIP's own clamp (arXiv 2103.00020)
 GROUP = 32  # captions that the text tower reads at once
 
 
-def stretch_start(model: CLIPModel, tokenizer: CLIPTokenizer, config: TrainConfig) -> CLIPModel:
+def stretch_start(model: Start, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Start:
     """Return `model`, or its stretched copy where `config` says so, and set the tokenizer's window to it."""
     positions = model.config.text_config.max_position_embeddings
     if config.stretch_factor > 1:
@@ -69,25 +70,39 @@ class States(NamedTuple):
 
 
 class Towers(nn.Module):
-    """Both towers and, with grounding, its heads, in one module, so that one DistributedDataParallel wraps them all.
+    """CLIP's towers and, with grounding, its heads, in one module, so that one DistributedDataParallel wraps them all.
 
     Both ways to read a batch give the same features and gradients. `packed` computes nothing that nothing reads
     (`packing.py`); `grouped` reads captions of like length together, each kind in a pass of its own, and was there
     first: the shipped encoders are made with it, to the bit.
     """
 
-    def __init__(self, clip: CLIPModel, config: TrainConfig, heads: nn.Module | None = None) -> None:
+    largest_logit_scale = LARGEST_LOGIT_SCALE
+
+    def __init__(self, clip: CLIPModel, config: TrainConfig) -> None:
         super().__init__()
-        self.clip, self.heads = clip, heads
+        self.clip, self.heads = clip, make_heads(clip, config)
         self.packed, self.pad_id = config.text_pass == "packed", config.pad_id
-        self.reads_states = heads is not None or bool(config.stay_close_weight)
+        self.reads_states = self.heads is not None or bool(config.stay_close_weight)
         self.whole_layers = False  # see `gather_layers`
         if self.packed:
             use_packed_attention(clip.text_model)
 
+    @property
+    def feature_size(self) -> int:
+        """Size of an image's features."""
+        return self.clip.config.projection_dim
+
+    def image_modules(self) -> tuple[nn.Module, ...]:
+        """All that turns a picture into features."""
+        return self.clip.vision_model, self.clip.visual_projection
+
     def gather_layers(self) -> None:
-        """Make ready for an engine that gathers a layer's weights when the layer is called, and shards no scalar."""
+        """Make ready for an engine that gathers a layer's weights when the layer is called."""
         self.whole_layers = True
+
+    def widen_temperature(self) -> None:
+        """Make the temperature a vector of one, for engines that shard no scalar."""
         self.clip.logit_scale = nn.Parameter(self.clip.logit_scale.detach().reshape(1))
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:

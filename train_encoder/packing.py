@@ -258,10 +258,15 @@ def pooled_image(vision_model: nn.Module, pixel_values: Tensor) -> Tensor:
     *layers, last = vision_model.encoder.layers
     for layer in layers:
         hidden = layer(hidden, None)
-    attention, normed = last.self_attn, last.layer_norm1(hidden)
+    return vision_model.post_layernorm(last_layer_at(last, hidden, 0))
+
+
+def last_layer_at(layer: nn.Module, hidden: Tensor, place: int) -> Tensor:
+    """One layer's output at one position, which attends to all: [b, L, w] to [b, w]."""
+    attention, normed = layer.self_attn, layer.layer_norm1(hidden)
     shape = (*hidden.shape[:2], attention.num_heads, attention.head_dim)
     key, value = attention.k_proj(normed).view(shape), attention.v_proj(normed).view(shape)
-    query = attention.q_proj(normed[:, :1]).view(len(hidden), 1, *shape[2:])
+    query = attention.q_proj(normed[:, place : place + 1]).view(len(hidden), 1, *shape[2:])
     attended = _attend(query, key, value, None, scale=attention.scale).flatten(1)
-    hidden = hidden[:, 0] + attention.out_proj(attended)
-    return vision_model.post_layernorm(hidden + last.mlp(last.layer_norm2(hidden)))
+    hidden = hidden[:, place] + attention.out_proj(attended)
+    return hidden + layer.mlp(layer.layer_norm2(hidden))

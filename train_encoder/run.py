@@ -17,7 +17,8 @@ from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
 from train_encoder.engines import check_engine, engine_of, load_states, wrap
 from train_encoder.features import load_features
 from train_encoder.hub import check_hub
-from train_encoder.model import FrozenRows, Towers, make_heads, stretch_start
+from train_encoder.kinds import AnyTowers, kind_of
+from train_encoder.model import FrozenRows, stretch_start
 from train_encoder.processes import start_processes
 from train_encoder.stay_close import StayClose
 from train_encoder.stopping import StopRequest
@@ -25,9 +26,11 @@ from train_encoder.trackers import check_trackers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import CLIPTokenizer
+    from transformers import PreTrainedTokenizerBase
 
+    from debias_sd.evaluation.preprocessing import Preprocessing
     from train_encoder.settings import TrainConfig
+    from train_encoder.texts import Texts
 
 
 @dataclass
@@ -36,20 +39,25 @@ class Run:
 
     config: TrainConfig
     accelerator: Accelerator
-    tokenizer: CLIPTokenizer
-    towers: Towers  # the bare module
+    tokenizer: PreTrainedTokenizerBase
+    towers: AnyTowers  # the bare module
     wrapped: torch.nn.Module  # the same one as accelerate wraps it
     optimizer: torch.optim.Optimizer
     frozen: FrozenRows | None
     stay_close: StayClose | None
     data: ShapesPairs | RecordPairs
     faults: Faults  # records on disk that had to be replaced, of all processes
+    preprocessing: Preprocessing  # of pictures on disk
     step: int = 0
     stop: StopRequest = field(default_factory=StopRequest)
 
     @property
     def folder(self) -> Path:
         return Path(self.config.output_dir)
+
+    @property
+    def texts(self) -> Texts:
+        return kind_of(self.towers.clip).texts(self.tokenizer, self.config)
 
     @property
     def engine(self) -> str:
@@ -69,11 +77,12 @@ def prepare(config: TrainConfig) -> Run:
     accelerator = start_processes(config)
     engine = engine_of(accelerator)
     check_engine(engine, config)
-    model, tokenizer = load_start(config)
+    model, tokenizer, preprocessing = load_start(config)
+    kind_of(model).check(config)
     stay_close = StayClose(model.text_model) if config.stay_close_weight else None
     model = stretch_start(model, tokenizer, config)
     pairs = accelerator.num_processes * config.gradient_accumulation_steps
-    data = open_pairs(config, size=model.config.vision_config.image_size, processes=pairs)
+    data = open_pairs(config, preprocessing, processes=pairs)
     towers = make_towers(model, config).to(accelerator.device)
     if config.freeze_image_tower:
         total = config.max_train_steps * config.train_batch_size * pairs
@@ -89,21 +98,23 @@ def prepare(config: TrainConfig) -> Run:
         frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
     advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
     faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
-    run = Run(config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults)
+    run = Run(
+        config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults, preprocessing
+    )
     torch.manual_seed(config.seed + accelerator.process_index)
     resume(run)
     return run
 
 
-def make_towers(model: torch.nn.Module, config: TrainConfig) -> Towers:
+def make_towers(model: torch.nn.Module, config: TrainConfig) -> AnyTowers:
     """Both towers in training mode, frozen, recomputed and compiled as `config` says.
 
     All of it before they are wrapped: DistributedDataParallel waits for the gradient of every parameter that wants one.
     """
-    towers = Towers(model, config, make_heads(model, config)).train()
+    towers = kind_of(model).towers(model, config).train()
     if config.freeze_image_tower:
-        model.vision_model.requires_grad_(False)
-        model.visual_projection.requires_grad_(False)
+        for module in towers.image_modules():
+            module.requires_grad_(False)
     if config.gradient_checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})
     if config.torch_compile:

@@ -61,14 +61,17 @@ class TrainConfig:
 
     output_dir: str = setting("", "folder of the run: encoder, log, checkpoints")
     pretrained_model_name_or_path: str | None = setting(
-        None, "CLIP folder, hub id or checkpoint (open_clip, OpenAI) to start from; null: from scratch"
+        None,
+        "folder or hub id of CLIP or SigLIP, or a checkpoint (open_clip, OpenAI), to start from; null: from scratch",
     )
     model_config: dict[str, Any] = setting({}, "CLIPConfig as a dict, for a start from scratch")
     init_std: dict[str, float] = setting(
         {}, "start from scratch: standard deviations of token_embeddings, text_positions, vision_positions"
     )
     attn_implementation: str = setting("eager", "attention of transformers: eager (fastest on CPU) or sdpa")
-    text_pass: str = setting("packed", "packed: compute only what is read; grouped: by length, as the shipped encoders")
+    text_pass: str = setting(
+        "packed", "CLIP: packed (compute only what is read) or grouped (by length, as the shipped encoders)"
+    )
     train_data: str = setting("shapes", "shapes, a file or folder of pictures with captions, or KIND:PATH")
     train_data_dir: str | None = setting(None, "folder that the pictures' paths start from; null: the reader's own")
     image_column: str | None = setting(None, "column of the picture in your own list; null: the usual names")
@@ -85,11 +88,15 @@ class TrainConfig:
     subsample: bool | None = setting(None, "short caption: draw sentences at random, in random order (debias)")
     front_padding: bool | None = setting(None, "short caption: move a random number of pads to the front (debias)")
     short_weight: float | None = setting(None, "share of the short caption in the loss (debias 0.1, long-clip 0.5)")
-    label_smoothing: float | None = setting(None, "label smoothing of both losses (debias 0, long-clip 0.1)")
+    label_smoothing: float | None = setting(None, "label smoothing of both losses (debias 0, long-clip 0.1; SigLIP: 0)")
     components: int = setting(32, "principal components of the image features that meet the short caption")
-    stretch_factor: int | None = setting(None, "stretch of the position table (4: 77 to 248; 1: keep it)")
+    stretch_factor: int | None = setting(
+        None, "stretch of the position table (4: 77 to 248, SigLIP 64 to 196; 1: keep it)"
+    )
     keep_positions: int = setting(20, "first rows of the position table, unchanged and frozen when it is stretched")
-    pad_id: int = setting(0, "id of the pads in training; those in front of a short caption are read by it")
+    pad_id: int = setting(
+        0, "CLIP: id of the pads in training, those in front of a short caption are read; SigLIP has its own"
+    )
     grounding_weight: float = setting(0.0, "weight of dense supervision on the shapes world; 0: none")
     stay_close_weight: float = setting(0.0, "weight of the distance to the start's hidden states; 0: none")
     max_train_steps: int = setting(1000, "optimizer steps of the whole run")

@@ -22,9 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from debias_sd.losses import contrastive_loss, two_caption_loss
+from debias_sd.losses import pair_loss, two_caption_loss
 from train_encoder.engines import clamp_temperature
-from train_encoder.model import LARGEST_LOGIT_SCALE
 from train_encoder.processes import gather_with_gradient
 from train_encoder.schedule import learning_rate
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from train_encoder.run import Run
 
 FEATURES = ("image", "text", "short")
+SCALARS = ("logit_scale", "logit_bias")
 
 
 class Forward(NamedTuple):
@@ -46,13 +46,15 @@ class Forward(NamedTuple):
 def contrast(run: Run, features: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """The contrastive loss of this process's rows against the pairs of all, and its parts.
 
-    `features` has image, text and (with two captions) short [b, d], as the towers give them, and logit_scale.
+    `features` has image, text and (with two captions) short [b, d], as the towers give them, logit_scale and, of
+    SigLIP's towers, logit_bias.
     """
     config, processes = run.config, run.accelerator.num_processes
-    rows = None
+    rows, bias = None, features.get("logit_bias")
     if processes > 1:
         count = len(features["image"])
         rows = slice(run.accelerator.process_index * count, (run.accelerator.process_index + 1) * count)
+    options = {"label_smoothing": config.label_smoothing, "logit_bias": bias, "rows": rows}
     if "short" in features:
         loss = two_caption_loss(
             features["image"],
@@ -61,14 +63,12 @@ def contrast(run: Run, features: dict[str, Tensor]) -> tuple[Tensor, dict[str, T
             features["logit_scale"],
             short_weight=config.short_weight,
             rank=config.components,
-            label_smoothing=config.label_smoothing,
             gather=gather_with_gradient,
-            rows=rows,
+            **options,
         )
         return loss.total, {"long": loss.long, "short": loss.short}
     image, text = (gather_with_gradient(F.normalize(features[name].float(), dim=-1)) for name in ("image", "text"))
-    options = {"label_smoothing": config.label_smoothing, "rows": rows}
-    total = contrastive_loss(image, text, features["logit_scale"], **options)
+    total = pair_loss(image, text, features["logit_scale"], **options)
     return total, {"contrastive": total}
 
 
@@ -102,7 +102,8 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
         terms = [supervise(run, chunk, out) for chunk, out in zip(chunks, outs, strict=True)]
     names = [name for name in FEATURES if name in outs[0]]
     leaves = {name: torch.cat([out[name].float() for out in outs]).requires_grad_() for name in names}
-    leaves["logit_scale"] = outs[0]["logit_scale"].detach().float().requires_grad_()
+    scalars = [name for name in SCALARS if name in outs[0]]
+    leaves |= {name: outs[0][name].detach().float().requires_grad_() for name in scalars}
     contrasted, parts = contrast(run, leaves)
     total = contrasted.detach()
     for name in terms[0]:
@@ -118,7 +119,8 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
                 out = run.wrapped(chunk)
                 handed = sum((out[n].float() * g[number]).sum() for n, g in zip(names, gradients, strict=True))
                 # Every chunk uses every parameter, as DistributedDataParallel asks.
-                handed = handed + out["logit_scale"] * leaves["logit_scale"].grad / len(chunks)
+                for name in scalars:
+                    handed = handed + out[name] * leaves[name].grad / len(chunks)
                 for weight, value in supervise(run, chunk, out).values():
                     handed = handed + weight * value / len(chunks)
                 run.accelerator.backward(handed)
@@ -165,7 +167,7 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     run.optimizer.zero_grad(set_to_none=True)
     if run.frozen is not None:
         run.frozen.restore()
-    scale = clamp_temperature(run.towers.clip.logit_scale, largest=LARGEST_LOGIT_SCALE)
+    scale = clamp_temperature(run.towers.clip.logit_scale, largest=run.towers.largest_logit_scale)
     run.step += 1
     return {"step": run.step} | row | {"lr": rate, "scale": scale, "seconds": round(time.monotonic() - started, 4)}
 

@@ -27,7 +27,7 @@ from train_encoder.stopping import EXIT_CODE
 from train_encoder.watch import Watch
 
 if TYPE_CHECKING:
-    from transformers import CLIPModel
+    from transformers import PreTrainedModel
 
     from train_encoder.run import Run
 
@@ -42,8 +42,7 @@ def make_loader(run: Run) -> DataLoader:
         start=run.step,
         total=config.max_train_steps,
     )
-    length = run.tokenizer.model_max_length
-    collate = Collator(run.tokenizer, config, length, run.data.mean, run.data.std)
+    collate = Collator(run.texts, config, run.data.mean, run.data.std)
     return DataLoader(run.data, batch_sampler=batches, collate_fn=collate, num_workers=config.dataloader_num_workers)
 
 
@@ -96,12 +95,15 @@ def train(run: Run, *, command: list[str]) -> int:
     return 0
 
 
-def _finish(run: Run, model: CLIPModel, *, command: list[str], row: dict[str, float]) -> None:
+def _finish(run: Run, model: PreTrainedModel, *, command: list[str], row: dict[str, float]) -> None:
     """Write the encoder folder, and upload it where that is wanted."""
     config, processes = run.config, run.accelerator.num_processes
     provenance = make_provenance(config, command=command, processes=processes, final=row) | _data_used(run)
     words = known_words(config)
-    save_encoder_folder(model, run.tokenizer, run.folder, provenance=provenance, words=words)
+    files = {"provenance.json": provenance} | ({} if words is None else {"known_words.json": words})
+    if model.config.model_type == "siglip":  # a CLIP of no other file is read as CLIP's own preprocessing
+        files["preprocessor_config.json"] = run.preprocessing.as_config()
+    save_encoder_folder(model, run.tokenizer, run.folder, files=files)
     write_card(run.folder, config, provenance=provenance)
     print(f"encoder written to {run.folder}")
     if config.push_to_hub:

@@ -71,8 +71,7 @@ class Watch:
 
     def _measure(self) -> None:
         if self.main:
-            size = self.run.towers.clip.config.vision_config.image_size
-            self._heldout = self._heldout or read_heldout(self.run.config, size=size)
+            self._heldout = self._heldout or read_heldout(self.run.config, self.run.preprocessing)
             row = evaluate(self.run, self._heldout)
             self.log.write_evaluation(row)
             self.bar.write(describe(row))

@@ -49,6 +49,30 @@ class Preprocessing:
         mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
         return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2).float().div_(255).sub_(mean).div_(std)
 
+    def as_config(self) -> dict[str, Any]:
+        """The same as preprocessor_config.json says it, for transformers' image processors."""
+        square = {"height": self.size, "width": self.size}
+        kind = "SiglipImageProcessor" if self.shortest is None else "CLIPImageProcessor"
+        cut = {} if self.shortest is None else {"do_center_crop": True, "crop_size": square}
+        return {
+            "image_processor_type": kind,
+            "do_convert_rgb": True,
+            "do_resize": True,
+            "size": square if self.shortest is None else {"shortest_edge": self.shortest},
+            "resample": self.resample,
+            **cut,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+        }
+
+
+def clip_preprocessing(size: int) -> Preprocessing:
+    """CLIP's own: shorter side to `size`, centre square, its mean and deviation."""
+    return Preprocessing(size, size, int(Image.Resampling.BICUBIC), CLIP_MEAN, CLIP_STD, "CLIP's own")
+
 
 def read_preprocessing(folder: Path, *, size: int) -> Preprocessing:
     """Return what the folder says for an image tower of `size` pixels; ValueError where the two do not fit."""
