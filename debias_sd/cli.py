@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
-from debias_sd.commands import calibrate, compare, convert, evaluate, export, generate, report, tokens
+from debias_sd.commands import calibrate, compare, convert, draw_set, evaluate, export, generate, report, tokens
 
 COMMANDS = {
     "generate": generate,
@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "calibrate": calibrate,
     "report": report,
+    "draw-set": draw_set,
     "convert": convert,
     "export": export,
 }

@@ -52,12 +52,16 @@ class Report:
             raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
 
 
-def write_atomically(path: str | Path, content: bytes) -> Path:
-    """Write `content` to `path` by way of a temporary file beside it, so that no half file is ever left."""
+def write_atomically(path: str | Path, content: bytes, *, by_way_of: Path | None = None) -> Path:
+    """Write `content` to `path` by way of a temporary file beside it, so that no half file is ever left.
+
+    `by_way_of`: another folder of the same disk for the temporary file, where everything beside `path` is read.
+    """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        (by_way_of or path.parent).mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=by_way_of or path.parent, prefix=".debias-sd-")
     except OSError as error:
         raise ValueError(
             f"folder {path.parent} cannot be written to ({error.strerror}); choose another place for {path.name}."

@@ -7,13 +7,12 @@ same ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from jaxtyping import Float, Int
 
+from debias_sd.bootstrap import draw_groups, middle_of
+
 SEED = 0
-Bins = Mapping[str, list[float | None] | list[int] | list[str]]
 
 
 def mean_in_bins(
@@ -32,8 +31,7 @@ def mean_in_bins(
 
 def draws_of(count: int, *, samples: int, seed: int = SEED) -> Float[np.ndarray, "samples captions"]:
     """How often each of `count` captions is in each draw."""
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, count, (samples, count))
+    drawn = draw_groups(count, samples=samples, seed=seed)
     return np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(float)
 
 
@@ -49,14 +47,17 @@ def drawn_means(
 def spread_of(
     table: Float[np.ndarray, "captions bins"], draws: Float[np.ndarray, "samples captions"], names: list[str]
 ) -> dict[str, list]:
-    """Mean and 95 % interval of each bin that some caption has, and how many have it."""
+    """Mean and 95 % interval of each bin that some caption has, and how many have it.
+
+    An interval is null where fewer than half of the draws have such a caption.
+    """
     used = np.flatnonzero(np.isfinite(table).any(axis=0))
-    low, high = _middle(drawn_means(table, draws)[:, used])
+    bounds = [middle_of(column) for column in drawn_means(table, draws)[:, used].T]
     return {
         "places": [names[bin] for bin in used],
         "mean": np.nanmean(table[:, used], axis=0).tolist(),
-        "low": low,
-        "high": high,
+        "low": [bound and bound[0] for bound in bounds],
+        "high": [bound and bound[1] for bound in bounds],
         "captions": np.isfinite(table[:, used]).sum(axis=0).tolist(),
     }
 
@@ -71,13 +72,3 @@ def difference_of(
     found = spread_of(one - other, draws, names)
     found["difference"] = found.pop("mean")
     return found
-
-
-def _middle(drawn: Float[np.ndarray, "samples bins"]) -> tuple[list[float | None], list[float | None]]:
-    """The middle 95 % of each bin's draws, None for a bin that no draw has."""
-    bounds: tuple[list[float | None], list[float | None]] = ([], [])
-    for column in drawn.T:
-        there = column[np.isfinite(column)]
-        for side, value in zip(bounds, np.percentile(there, [2.5, 97.5]) if len(there) else (None, None), strict=True):
-            side.append(None if value is None else float(value))
-    return bounds

@@ -1,0 +1,165 @@
+"""`debias-sd draw-set`: pictures for DPG-Bench, GenEval or T2I-CompBench, laid out as their own judges read them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
+from debias_sd.commands.generate import DTYPES, device_and_dtype
+from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.terminal import quiet_loading, say, warn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from debias_sd.benchmark_layouts.writing import BenchmarkSet
+    from debias_sd.fidelity import Way
+
+HELP = "draw the prompts of DPG-Bench, GenEval or T2I-CompBench in the layout of their judges"
+WAYS = ("cut", "windows", "stretched")  # as `generation.drawing.ways_for` gives them
+ENCODER = "debias"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `debias-sd draw-set`."""
+    parser.add_argument("--layout", choices=tuple(LAYOUTS), required=True, help="whose folders and names")
+    parser.add_argument(
+        "--prompts", type=Path, required=True, metavar="FILE", help="text, JSON lines or a folder of text files"
+    )
+    parser.add_argument("--base", metavar="FOLDER|ID|FILE", help="pipeline (default: the embedded one)")
+    parser.add_argument(
+        "--encoder", metavar="NAME|FOLDER|ID", help="text encoder (default: debias; of another base its own)"
+    )
+    parser.add_argument(
+        "--past-77",
+        choices=WAYS,
+        default="windows",
+        help="what an encoder of 77 tokens does with longer prompts (default: windows)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", help="of every prompt (default: 0, 1, ...: 4, 4, 10)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)  # what settle_sampling checks
+    parser.add_argument("--count", type=int, help="the first so many prompts")
+    add_sampling_arguments(parser)
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="pictures of a prompt at a time (default 1)")
+    parser.add_argument("--device", help="default: cuda where there is one, else cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda, else float32")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the set's folder; a run goes on in it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw what is not there yet; ValueError for every fault of the user's, before anything is drawn."""
+    from debias_sd.benchmark_layouts.writing import BenchmarkSet
+    from debias_sd.prompt_files import read_prompt_file
+    from debias_sd.report import check_writable
+
+    settle_sampling(arguments)
+    layout = LAYOUTS[arguments.layout]
+    if arguments.count is not None and arguments.count < 1:
+        raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for all prompts.")
+    seeds = _seeds(arguments)
+    found = read_prompt_file(arguments.prompts)
+    planned = layout.plan(found.first(arguments.count).prompts, len(seeds))
+    if found.empty:
+        warn(f"{arguments.prompts}: {found.empty:,} empty prompts left out.")
+    renamed = sum(file_name_of(one.prompt.text) != one.prompt.text for one in planned)
+    if arguments.layout == "t2i-compbench" and renamed:
+        warn(f"{renamed:,} prompts hold what no file name can (/ _ .png): its judges read a space in its place.")
+    check_writable(arguments.out / "manifest.json")
+    quiet_loading()
+    started = time.perf_counter()
+    way, settings = _load(arguments)
+    made = BenchmarkSet(arguments.out, layout, planned, seeds, settings)
+    made.check()
+    return _draw(made, way, arguments, started)
+
+
+def _draw(made: BenchmarkSet, way: Way, arguments: argparse.Namespace, started: float) -> int:
+    import numpy as np
+    from tqdm import tqdm
+
+    from debias_sd.fidelity import draw
+
+    about: dict[str, Any] = {"command": "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")}
+    past = sum(_tokens_of(way, planned.prompt.text) > way.pipe.tokenizer.model_max_length for planned in made.planned)
+    about["prompts_past_window"] = past
+    if past and way.chunk is None:
+        warn(
+            f"{past:,} prompts are longer than the window of {way.pipe.tokenizer.model_max_length} tokens and are cut."
+        )
+    made.write_manifest(complete=False, **about)
+
+    def pictures(prompt: str, seeds: Sequence[int]) -> np.ndarray:
+        batches = [seeds[at : at + arguments.batch] for at in range(0, len(seeds), arguments.batch)]
+        sampling = {"steps": arguments.steps, "guidance": arguments.guidance_scale}
+        return np.concatenate([draw(way, [prompt] * len(batch), batch, **sampling) for batch in batches])
+
+    with tqdm(total=len(made.planned), desc=made.layout.title, unit="prompt") as bar:
+        done = made.draw(pictures, progress=bar.update)
+    made.write_manifest(complete=True, **about, side=done.side)
+    made.tidy()
+    say(
+        f"{made.folder}: {len(made.planned):,} prompts with {len(made.seeds)} seeds, {done.drawn:,} drawn and "
+        f"{done.found:,} there already, {time.perf_counter() - started:.0f} s"
+    )
+    say(f"to judge them, in {made.layout.title}'s own repository: "
+        f"{made.layout.judge.format(out=made.folder, side=done.side)}")  # fmt: skip
+    return 0
+
+
+def _tokens_of(way: Way, prompt: str) -> int:
+    options = {"split_special_tokens": True, "verbose": False, "truncation": False}
+    return len(way.pipe.tokenizer(prompt, **options)["input_ids"])
+
+
+def _seeds(arguments: argparse.Namespace) -> list[int]:
+    seeds = arguments.seeds or list(range(LAYOUTS[arguments.layout].seeds))
+    if arguments.batch < 1:
+        raise ValueError(f"--batch is {arguments.batch}, it must be 1 or more; leave it out for one at a time.")
+    if min(seeds) < 0 or max(seeds) >= 2**63 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds are {seeds}, allowed are different ones of 0 to 2**63 - 1; correct them.")
+    return seeds
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
+    """The way from prompts to pictures, and all that decides its pixels."""
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.generation.drawing import ways_for
+    from debias_sd.generation.store import common_settings, hash_pipeline
+    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+
+    hide_loading_bars()
+    quiet_loading()  # again: diffusers, loaded by now, has set its own level
+    device, dtype = device_and_dtype(arguments)
+    name = arguments.encoder or (ENCODER if arguments.base is None else "base")
+    base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
+    own = name == "base" and arguments.base is not None
+    ways = ways_for(base, "set", None if own else TextEncoder.load(name))
+    way = ways[0] if len(ways) == 1 else ways[WAYS.index(arguments.past_77)]
+    way.pipe.set_progress_bar_config(disable=True)
+    common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)
+    return way, _settings(arguments, way, name, dtype) | common | {"pipeline_sha256": hash_pipeline(way.pipe)}
+
+
+def _settings(arguments: argparse.Namespace, way: Way, encoder: str, dtype: torch.dtype) -> dict[str, Any]:
+    window = way.pipe.tokenizer.model_max_length
+    return {
+        "base": _name(arguments.base or "embedded"),
+        "encoder": _name(encoder),
+        "window": window,
+        "in_windows": way.chunk is not None,
+        "scheduler": type(way.pipe.scheduler).__name__,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": way.pipe.device.type,
+    }
+
+
+def _name(source: str) -> str:
+    return source.replace(f"{Path.cwd()}/", "")
