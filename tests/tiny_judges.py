@@ -109,6 +109,7 @@ def save_blip(folder: Path, *, seed: int = 0) -> Path:
         "num_attention_heads": 2,
         "image_size": 32,
         "patch_size": 16,
+        "initializer_range": 0.3,  # BLIP's own default is 1e-10: no picture would make a difference
     }
     torch.manual_seed(seed)
     model = BlipForQuestionAnswering(BlipConfig(text_config=text, vision_config=vision, image_text_hidden_size=16))

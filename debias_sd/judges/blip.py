@@ -11,6 +11,8 @@ from PIL import Image
 from torch import Tensor
 from transformers import BlipForQuestionAnswering, BlipProcessor
 
+from debias_sd.evaluation.embedding import length_batches
+
 _ANSWERS = ("yes", "no")
 
 
@@ -25,30 +27,28 @@ class BlipModel:
     @torch.inference_mode()
     def yes_and_no(self, image: Image.Image, questions: Sequence[str]) -> Float[Tensor, "questions 2"]:
         """Log likelihood of both answers; the picture is encoded once."""
-        device, text = self.model.device, self.model.config.text_config
         pixels = self.processor.image_processor(images=image, return_tensors="pt")["pixel_values"]
-        seen = self.model.vision_model(pixel_values=pixels.to(device, self.model.dtype)).last_hidden_state
-        seen = seen.expand(len(questions), -1, -1)
-        options = {"padding": True, "truncation": True, "max_length": text.max_position_embeddings}
-        asked = self.processor.tokenizer(
-            [question.lower() for question in questions], return_tensors="pt", return_token_type_ids=False, **options
-        ).to(device)
-        read = self.model.text_encoder(
-            input_ids=asked.input_ids,
-            attention_mask=asked.attention_mask,
-            encoder_hidden_states=seen,
-            encoder_attention_mask=torch.ones(seen.shape[:2], dtype=torch.long, device=device),
-        ).last_hidden_state
-        return torch.stack([self._log_of(word, read, asked.attention_mask) for word in _ANSWERS], dim=1).cpu()
+        pixels = pixels.to(self.model.device, self.model.dtype)
+        seen = self.model.vision_model(pixel_values=pixels).last_hidden_state
+        limit = self.model.config.text_config.max_position_embeddings
+        lower = [question.lower() for question in questions]
+        ids = self.processor.tokenizer(lower, truncation=True, max_length=limit, verbose=False)["input_ids"]
+        logs = torch.empty(len(questions), 2)
+        # Of one length at a time: transformers (5.23) loses the mask of padded questions in BLIP's cross-attention.
+        for places in length_batches([len(row) for row in ids], rows=len(ids)):
+            batch = torch.tensor([ids[place] for place in places], device=self.model.device)
+            read = self.model.text_encoder(
+                input_ids=batch, encoder_hidden_states=seen.expand(len(batch), -1, -1)
+            ).last_hidden_state
+            logs[places] = torch.stack([self._log_of(word, read) for word in _ANSWERS], dim=1).cpu()
+        return logs
 
-    def _log_of(self, word: str, read: Tensor, mask: Tensor) -> Float[Tensor, " questions"]:
+    def _log_of(self, word: str, read: Tensor) -> Float[Tensor, " questions"]:
         """Sum over the answer's tokens and the separator that ends it, as `generate` writes them."""
         text = self.model.config.text_config
         ids = self.processor.tokenizer.encode(word, add_special_tokens=False)
         row = torch.tensor([self.model.decoder_start_token_id, *ids, text.sep_token_id], device=read.device)
         rows = row.expand(len(read), -1)
-        logits = self.model.text_decoder(
-            input_ids=rows[:, :-1], encoder_hidden_states=read, encoder_attention_mask=mask, use_cache=False
-        ).logits
+        logits = self.model.text_decoder(input_ids=rows[:, :-1], encoder_hidden_states=read, use_cache=False).logits
         logs = logits.float().log_softmax(dim=-1)
         return logs.gather(2, rows[:, 1:, None]).sum(dim=(1, 2))

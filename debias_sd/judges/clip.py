@@ -30,7 +30,7 @@ from debias_sd.tokens import unknown_words
 NO_DETAIL = "no word of it is known to name a detail"
 BEHIND_WINDOW = "its details stand behind the tokens that the model reads"
 UNKNOWN_WORDS = "the model was never trained on a word of it"
-_ROWS = 16  # texts at a time
+_ROWS = 64  # texts at a time
 
 
 @dataclasses.dataclass
@@ -55,21 +55,29 @@ class ClipJudge:
 
     def judge(self, image: Image.Image, sentences: Sequence[str]) -> list[Verdict]:
         """Score every sentence; unjudged is one without a detail word, or whose details the model cannot read."""
-        seen = self._image_features(image)
-        scale = self._scale()
-        return [self._verdict(sentence, seen, scale) for sentence in sentences]
+        asked = {sentence: self._rows_of(sentence) for sentence in dict.fromkeys(sentences)}
+        self._read([row for rows in asked.values() if not isinstance(rows, str) for row in rows])
+        seen = self._image_features(image).double()
+        verdicts = {
+            sentence: unjudged(sentence, rows) if isinstance(rows, str) else self._verdict(sentence, rows, seen)
+            for sentence, rows in asked.items()
+        }
+        return [verdicts[sentence] for sentence in sentences]
 
-    def _verdict(self, sentence: str, seen: Tensor, scale: float) -> Verdict:
+    def _rows_of(self, sentence: str) -> list[tuple[int, ...]] | str:
+        """The ids of the sentence and of its changes, or why it cannot be judged."""
         if unknown_words(sentence, self.known_words):
-            return unjudged(sentence, UNKNOWN_WORDS)
+            return UNKNOWN_WORDS
         changes = changes_of(sentence, limit=self.changes, knows=lambda word: not unknown_words(word, self.known_words))
         if not changes:
-            return unjudged(sentence, NO_DETAIL)
-        rows = [tuple(row) for row in self.towers.ids_of([sentence, *(change.sentence for change in changes)])[0]]
-        rows = rows[:1] + [row for row in rows[1:] if row != rows[0]]
-        if len(rows) == 1:
-            return unjudged(sentence, BEHIND_WINDOW)
-        similarities = scale * self._text_features(rows).double() @ seen.double()
+            return NO_DETAIL
+        first, *others = map(tuple, self.towers.ids_of([sentence, *(change.sentence for change in changes)])[0])
+        others = [row for row in others if row != first]
+        return [first, *others] if others else BEHIND_WINDOW
+
+    def _verdict(self, sentence: str, rows: list[tuple[int, ...]], seen: Tensor) -> Verdict:
+        texts = torch.stack([self._features[row] for row in rows]).double()
+        similarities = self._scale() * texts @ seen
         score = float(1 / (1 + (similarities[1:] - similarities[0]).exp().mean()))
         if not np.isfinite(score):
             raise ValueError(
@@ -83,14 +91,13 @@ class ClipJudge:
         pixels = preprocessing.normalise([preprocessing.square(image.convert("RGB"))])
         return _normalised(self.towers.image_features(pixels))[0]
 
-    def _text_features(self, rows: list[tuple[int, ...]]) -> Tensor:
-        """Features of rows of ids [rows, dim], each computed once, in batches of one length."""
+    def _read(self, rows: list[tuple[int, ...]]) -> None:
+        """Take in the features of rows of ids, each computed once, in batches of one length."""
         missing = [row for row in dict.fromkeys(rows) if row not in self._features]
         for places in length_batches([len(row) for row in missing], rows=_ROWS):
             batch = [missing[place] for place in places]
             found = _normalised(self.towers.text_features(torch.tensor(batch, dtype=torch.long)))
             self._features.update(zip(batch, found, strict=True))
-        return torch.stack([self._features[row] for row in rows])
 
     def _scale(self) -> float:
         model = self.towers.encoder.model if isinstance(self.towers, ClipTowers) else self.towers.model
