@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from debias_sd.shapes.tokenizer import build_tokenizer
 from debias_sd.tokens import front_pad, random_front_pads, tokenize
@@ -146,3 +147,48 @@ def test_without_a_row_the_model_attends_as_it_did(tmp_path):
     torch.testing.assert_close(pooled, model.text_model(input_ids=ids).pooler_output)
     model.save_pretrained(tmp_path)
     assert "packed" not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
+
+
+class Counted(TorchDispatchMode):
+    """How often each operation runs, backward too."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_gradients_of_the_row_are_not_made_once_a_caption(tmp_path):
+    """Each is as long as the row, so that one a caption costs the square of the batch."""
+    found = []
+    for size in (2, 9):
+        towers, batch = make_towers(tmp_path), make_batch(size=size)
+        with Counted() as counted:
+            out = towers(batch)
+            (out["text"].sum() + out["short"].sum()).backward()
+        found.append(counted.counts)
+    assert found[0]["index_put"] > 0
+    assert found[1]["index_put"] == found[0]["index_put"]
+    flash = "_scaled_dot_product_flash_attention_for_cpu"
+    assert found[1][flash] > found[0][flash]  # attention itself is a call a caption on CPUs
+
+
+def test_attention_under_bfloat16_is_computed_in_float32_on_cpus(tmp_path):
+    towers, batch, kinds = make_towers(tmp_path).float(), make_batch(), set()
+
+    class Seen(Counted):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "scaled_dot_product" in str(function):
+                kinds.add(args[0].dtype)
+            return super().__torch_dispatch__(function, types, args, kwargs)
+
+    with Seen(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = towers.text_features(batch["input_ids"])
+    assert kinds == {torch.float32}
+    assert found.dtype == torch.bfloat16
+    wanted = towers.text_features(batch["input_ids"])
+    torch.testing.assert_close(found.float(), wanted, atol=0.05 * float(wanted.detach().abs().max()), rtol=0)
