@@ -32,11 +32,11 @@ if "vit_tiny_siglip_of_tests" not in timm.list_models():
     sys.modules[__name__].__all__ = []
 
 
-def save_open_clip(folder, *, tanh):
+def save_open_clip(folder, *, tanh, bias=True):
     """A SigLIP folder as open_clip and the hub have it, with Gemma's tokenizer; returns open_clip's model."""
     tokenizer = gemma_tokenizer()
     text = {"context_length": 64, "vocab_size": len(tokenizer), "width": 24, "heads": 2, "layers": 2}
-    text |= {"no_causal_mask": True, "proj_bias": True, "pool_type": "last", "norm_kwargs": {"eps": 1e-6}}
+    text |= {"no_causal_mask": True, "proj_bias": bias, "pool_type": "last", "norm_kwargs": {"eps": 1e-6}}
     text |= {"act_kwargs": {"approximate": "tanh"}} if tanh else {}
     vision = {"image_size": 32, "timm_model_name": "vit_tiny_siglip_of_tests", "timm_pool": "map", "timm_proj": "none"}
     config = {"embed_dim": 24, "init_logit_bias": -10, "custom_text": True, "vision_cfg": vision}
@@ -60,9 +60,9 @@ def save_open_clip(folder, *, tanh):
     return model
 
 
-@pytest.mark.parametrize("tanh", [False, True], ids=["SigLIP", "SigLIP 2"])
-def test_a_start_has_open_clips_own_features(tmp_path, tanh):
-    theirs = save_open_clip(tmp_path / "webli", tanh=tanh)
+@pytest.mark.parametrize(("tanh", "bias"), [(False, True), (True, True), (False, False)], ids=["1", "2", "i18n"])
+def test_a_start_has_open_clips_own_features(tmp_path, tanh, bias):
+    theirs = save_open_clip(tmp_path / "webli", tanh=tanh, bias=bias)
     assert is_siglip(tmp_path / "webli")
     start = load_start(tiny_config(tmp_path, recipe="debias", pretrained_model_name_or_path=str(tmp_path / "webli")))
     assert start.model.config.text_config.hidden_act == ("gelu_pytorch_tanh" if tanh else "gelu")

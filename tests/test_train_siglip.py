@@ -243,11 +243,21 @@ SPOILT = {
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "cannot be loaded .the tokenizer"),
     "no tensors": (lambda folder: (folder / "model.safetensors").unlink(), "cannot be loaded .the weights in"),
     "truncated": (lambda folder: truncate(folder / "model.safetensors"), "cannot be loaded .the weights in"),
+    "no head": (
+        lambda folder: without_head(folder / "config.json"),
+        "cannot be loaded .its image tower has no pooling",
+    ),
     "cut pictures": (
         lambda folder: edit_json(folder / "preprocessor_config.json", size={"shortest_edge": 32}, resample=3),
         "cannot be loaded .its preprocessor_config.json cuts pictures",
     ),
 }
+
+
+def without_head(path):
+    content = json.loads(path.read_text())
+    content["vision_config"]["vision_use_head"] = False
+    path.write_text(json.dumps(content))
 
 
 def truncate(path):

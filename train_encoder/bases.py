@@ -77,6 +77,8 @@ def _load_siglip(source: str | Path, config: TrainConfig, *, name: str) -> Start
         tokenizer = read_siglip_tokenizer(folder)
         model = read_siglip_model(folder, dtype=torch.float32, attn_implementation=config.attn_implementation)
         preprocessing = read_siglip_preprocessing(folder, size=model.config.vision_config.image_size)
+        if not model.config.vision_config.vision_use_head:
+            raise ValueError("its image tower has no pooling head")
         if preprocessing.shortest is not None:
             raise ValueError("its preprocessor_config.json cuts pictures, SigLIP reads them whole")
         if len(tokenizer) > model.config.text_config.vocab_size:
