@@ -44,7 +44,9 @@ class Base:
             return DiffusionPipeline.from_pretrained(self.name, **self.options)
         except LOADING_FAULTS as error:
             for slot in self.family.clip_slots:
-                _check_edited(self.folder / slot.encoder, name=f"{slot.encoder} of base {self.name}")
+                name = f"{slot.encoder} of base {self.name}"
+                _check_edited(self.folder / slot.encoder, name=name)
+                _check_whole(self.folder / slot.encoder, name=name)
             raise _base_fault(self.name, error) from error
 
 
@@ -97,6 +99,15 @@ def _check_edited(folder: Path, *, name: str) -> None:
         raise ValueError(
             f"config.json of {name} says {says} positions, its weights have {rows}; editing the config does not "
             f"lengthen an encoder: put {rows} back and name an encoder for load_debias_pipeline()."
+        )
+
+
+def _check_whole(folder: Path, *, name: str) -> None:
+    """Raise ValueError when `folder` holds only a LoRA, which is what transformers saves while one is loaded."""
+    if (folder / "adapter_config.json").is_file() and not any(folder.glob("model*")):
+        raise ValueError(
+            f"{name} is only a LoRA, its pipeline was saved while one was loaded; before save_pretrained() call "
+            "unload_lora_weights(), or fuse_lora() and then unload_lora_weights() to keep what it does."
         )
 
 

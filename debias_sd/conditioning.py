@@ -37,7 +37,7 @@ def encode_prompt(
     max_sequence_length: int | None = None,
     lora_scale: float | None = None,
     num_images_per_prompt: int = 1,
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor | dict[str, float]]:
     """Return `prompt_embeds` and what else a pipeline of its family takes in place of prompts of any length.
 
     Each prompt is cut into windows, each CLIP encoder reads every window by itself, and the states are joined:
@@ -56,7 +56,8 @@ def encode_prompt(
             is diffusers' rule, which reads the negative prompt from all layers.
         max_sequence_length: tokens that T5's texts are padded to, by default the pipeline's own; longer texts are read
             to their end.
-        lora_scale: strength of LoRA in the text encoders, for this call only; give the pipeline the same.
+        lora_scale: strength of LoRA in the text encoders, for this call only. The result then holds it for the
+            denoiser too, under the name that its pipeline takes (`cross_attention_kwargs={"scale": ...}`).
         num_images_per_prompt: repeats of each row; leave it out where the pipeline is called.
 
     Raises ValueError with one sentence for what this pipeline cannot take.
@@ -82,13 +83,20 @@ def encode_prompt(
         result |= _named(pipe, family, [one[side] for one in encoded], prefix=prefix, length=length)
     if len(sides) == 1 and _zeros_for_empty(pipe):
         result |= {f"negative_{name}": torch.zeros_like(tensor) for name, tensor in result.items()}
-    return {name: tensor.repeat_interleave(num_images_per_prompt, dim=0) for name, tensor in result.items()}
+    result = {name: tensor.repeat_interleave(num_images_per_prompt, dim=0) for name, tensor in result.items()}
+    return result | ({} if lora_scale is None else _scale_for_denoiser(pipe, lora_scale))
 
 
 @functools.cache
 def _call_options(kind: type[DiffusionPipeline]) -> dict[str, object]:
     """Return the names that a pipeline's call takes, with their defaults."""
     return {name: one.default for name, one in inspect.signature(kind.__call__).parameters.items()}
+
+
+def _scale_for_denoiser(pipe: DiffusionPipeline, scale: float) -> dict[str, dict[str, float]]:
+    """Return the scale as the pipeline's call takes it: states of one scale are not drawn from at another."""
+    names = _call_options(type(pipe)).keys() & {"cross_attention_kwargs", "joint_attention_kwargs"}
+    return {name: {"scale": scale} for name in names}
 
 
 def _zeros_for_empty(pipe: DiffusionPipeline) -> bool:

@@ -7,7 +7,7 @@ CLIP encoder must read as many tokens as the first, because SDXL and Stable Diff
 """
 
 import copy
-import importlib.util
+import difflib
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from debias_sd.encoder_slots import (
     fill_stretched,
 )
 from debias_sd.families import Family, Slot, family_of
+from debias_sd.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
 STRETCHED = "stretched"
@@ -63,8 +64,9 @@ def load_debias_pipeline(
     """
     if encoder is None and base is None:
         encoder = "debias"
+    _check_options(options, options.get("dtype", torch_dtype))
     if xformers:
-        _check_xformers()
+        check_xformers()
     keeps = isinstance(encoder, str | Path) and str(encoder) == "base"
     if keeps and encoder_2 is not None:
         raise ValueError("encoder='base' leaves the pipeline as it is, so encoder_2 has no place; give an encoder.")
@@ -83,7 +85,7 @@ def load_debias_pipeline(
     if family.name == "Stable Diffusion":
         allow_clip_skip(pipe.text_encoder)
     if xformers:
-        pipe.enable_xformers_memory_efficient_attention()
+        use_xformers(pipe)
     return pipe
 
 
@@ -157,11 +159,17 @@ def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
             check_width(slot, source.width if isinstance(source, TextEncoder) else read_width(source), need=need)
 
 
-def _check_xformers() -> None:
-    if importlib.util.find_spec("xformers") is None:
-        raise ValueError("xformers is not installed; install it (pip install 'debias-sd[xformers]') or leave it out.")
-    if not torch.cuda.is_available():
-        raise ValueError("xformers needs a CUDA device and torch finds none here; leave xformers out.")
+def _check_options(options: dict[str, object], dtype: object) -> None:
+    """Raise ValueError for what diffusers passes over with a line in its log: misspelt names, dtypes that are none."""
+    own = ("encoder", "encoder_2", "torch_dtype", "min_positions", "xformers")
+    for name in options:
+        close = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
+        if close:
+            raise ValueError(f"{name} is no option of load_debias_pipeline(); did you mean {close[0]}?")
+    found = list(dtype.values()) if isinstance(dtype, dict) else [dtype or torch.float32]
+    for one in found:
+        if not isinstance(one, torch.dtype):
+            raise ValueError(f"torch_dtype is {one!r}, allowed is a dtype of torch; give one, such as torch.float16.")
 
 
 def _check_in_place(pipe: DiffusionPipeline) -> None:

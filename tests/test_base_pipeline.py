@@ -1,11 +1,12 @@
 """A base is found as a folder, a hub id or a file; what is wrong with it is told in one sentence."""
 
+import peft
 import pytest
 import torch
 from diffusers import StableDiffusionPipeline
 from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd import encoder_folder
+from debias_sd import encode_prompt, encoder_folder
 from debias_sd.base_pipeline import find_base
 from debias_sd.pipeline import load_debias_pipeline
 
@@ -132,6 +133,38 @@ def test_a_width_that_does_not_fit_is_told_before_the_weights_are_read(base_fold
     for wide in (tmp_path / "wide", tiny_encoder(width=64)):
         with pytest.raises(ValueError, match="the encoder is 64 wide and text_encoder of this base is 32 wide"):
             load_debias_pipeline(folder, wide)
+
+
+def test_a_pipeline_that_was_saved_with_a_lora_in_its_encoders_place_is_told(tmp_path):
+    """transformers saves the LoRA alone, with the name of the folder that the encoder came from; fused, all of it."""
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    pipe = tiny_sd_pipeline()
+    pipe.text_encoder.add_adapter(config, "style")
+    pipe.save_pretrained(tmp_path / "lora")
+    with pytest.raises(ValueError, match="text_encoder of base .* is only a LoRA, .* fuse_lora") as told:
+        load_debias_pipeline(tmp_path / "lora", "stretched")
+    assert "\n" not in str(told.value)
+    states = encode_prompt(pipe, "a cat")["prompt_embeds"]
+    pipe.fuse_lora()
+    pipe.unload_lora_weights()
+    pipe.save_pretrained(tmp_path / "fused")
+    again = encode_prompt(load_debias_pipeline(tmp_path / "fused", "base"), "a cat")["prompt_embeds"]
+    torch.testing.assert_close(again, states)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"encoder2": "stretched"}, "encoder2 is no option of load_debias_pipeline.*did you mean encoder_2"),
+        ({"min_position": 77}, "did you mean min_positions"),
+        ({"torch_dtype": "float16"}, "torch_dtype is 'float16', allowed is a dtype of torch; give one"),
+        ({"dtype": "auto"}, "torch_dtype is 'auto', allowed is a dtype of torch"),
+        ({"torch_dtype": {"unet": "half"}}, "torch_dtype is 'half', allowed is a dtype of torch"),
+    ],
+)
+def test_an_option_that_diffusers_would_pass_over_is_told(base_folder, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_debias_pipeline(base_folder, "stretched", **options)
 
 
 def test_a_base_without_an_encoder_named_is_told(base_folder):

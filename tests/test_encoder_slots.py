@@ -21,6 +21,7 @@ from debias_sd.conditioning import encode_prompt
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_slots import describe_encoders
 from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
+from debias_sd.xformers_attention import use_xformers
 
 
 def test_a_trained_second_encoder_takes_the_place_of_the_stretched_one():
@@ -229,5 +230,11 @@ def test_xformers_says_why_it_cannot_run(monkeypatch):
     with pytest.raises(ValueError, match=sentence):
         load_debias_pipeline("/no/such", "base", xformers=True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    pipe = tiny_sd_pipeline()
+    with pytest.raises(
+        ValueError, match=r"xformers is installed and cannot run here \(\w+\), its releases are each for"
+    ):
+        use_xformers(pipe)  # diffusers finds none, or finds that its kernels do not run
+    assert draw_family(pipe, prompt="a cat").isfinite().all()
     with pytest.raises(ValueError, match="xformers needs a CUDA device and torch finds none here; leave xformers out"):
         load_debias_pipeline("/no/such", "base", xformers=True)

@@ -1,5 +1,8 @@
 """The strength of LoRA layers for one call: multiplied, and given back to the last digit."""
 
+import threading
+import time
+
 import peft
 import pytest
 import torch
@@ -44,8 +47,8 @@ def test_a_prompt_is_encoded_at_the_scale(encoder):
     base.text_encoder = tiny_text_encoder(77)
     one, none, half, again = (encode_prompt(pipe, LONG_PROMPT, "bad", lora_scale=scale) for scale in (1, 0, 0.5, 1))
     plain = encode_prompt(base, LONG_PROMPT, "bad")
-    torch.testing.assert_close(none, plain)
-    for name in one:
+    torch.testing.assert_close({name: none[name] for name in plain}, plain)
+    for name in plain:
         assert torch.equal(one[name], again[name])
         assert not torch.allclose(one[name], half[name], atol=1e-2)
 
@@ -54,3 +57,28 @@ def test_a_prompt_is_encoded_at_the_scale(encoder):
 def test_a_scale_that_is_no_number_is_told(encoder, scale):
     with pytest.raises(ValueError, match="allowed is any finite number"), lora_at([encoder], scale):
         pass
+
+
+def test_each_thread_has_its_own_strength_and_none_is_left_behind(encoder):
+    """A pause between strength and forward is where another thread would come in."""
+    pipe = tiny_sd_pipeline(seed=0)
+    pipe.text_encoder = encoder
+    before, scales = strengths(encoder), (0.2, None, 1.5, 0)
+    wanted = [encode_prompt(pipe, LONG_PROMPT, lora_scale=scale)["prompt_embeds"] for scale in scales]
+    found = {}
+
+    def pause(*_):
+        time.sleep(0.02)
+
+    encoder.register_forward_pre_hook(pause)
+
+    def encode(scale):
+        found[scale] = [encode_prompt(pipe, LONG_PROMPT, lora_scale=scale)["prompt_embeds"] for _ in range(3)]
+
+    threads = [threading.Thread(target=encode, args=(scale,)) for scale in scales]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(one, want) for scale, want in zip(scales, wanted, strict=True) for one in found[scale])
+    assert strengths(encoder) == before
