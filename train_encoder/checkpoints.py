@@ -66,6 +66,16 @@ def find_checkpoint(folder: Path, wanted: str | None) -> Path | None:
     raise ValueError(f"checkpoint {wanted} does not exist; pass a checkpoint-N folder or `latest`.")
 
 
+def check_later(folder: Path, step: int) -> None:
+    """Raise ValueError when `folder` has checkpoints past `step`: a run from there would mix its own with them."""
+    later = [path.name for path in list_checkpoints(folder) if int(path.name.removeprefix(PREFIX)) > step]
+    if later:
+        raise ValueError(
+            f"output_dir {folder} has {', '.join(later)} of an earlier run and this one starts at step {step}; "
+            "go on with --resume_from_checkpoint latest, delete them, or name another output_dir."
+        )
+
+
 def load_checkpoint(path: Path, *, trajectory: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings.
 

@@ -30,7 +30,7 @@ def _convert(name: str, value: Any, kind: str) -> Any:
             return float(value)
         except ValueError:
             pass
-    elif base == "int" and is_number and int(value) == value:
+    elif base == "int" and is_number and float(value).is_integer():
         return int(value)
     elif (base == "bool" and isinstance(value, bool)) or (base == "dict" and isinstance(value, dict)):
         return value

@@ -1,4 +1,4 @@
-"""What differs between accelerate's engines: whole weights in every process, or a shard of them in each (FSDP2).
+"""What differs between accelerate's engines: whole weights in every process, shards of them (FSDP2), DeepSpeed.
 
 With shards a parameter is a DTensor. PyTorch shards no scalar, so the temperature becomes a vector of one; rows of the
 position table that are frozen lie in one process or are cut in two; and what is saved is gathered first.
@@ -6,10 +6,13 @@ position table that are frozen lie in one process or are cut in two; and what is
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from train_encoder import zero
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -27,25 +30,42 @@ def engine_of(accelerator: Accelerator) -> str:
 
 def check_engine(engine: str, config: TrainConfig) -> None:
     """Raise ValueError for what an engine cannot do."""
-    if engine != "whole" and (config.eval_steps or config.validation_steps):
+    if engine == "shards" and (config.eval_steps or config.validation_steps):
         raise ValueError(
             f"eval_steps and validation_steps read whole weights and the engine is {engine}; "
             "set both to 0, or use ddp.yaml."
         )
-    if engine == "deepspeed" and (config.checkpointing_steps or config.gradient_accumulation_steps > 1):
-        raise ValueError(
-            "checkpointing_steps and gradient_accumulation_steps do not work with DeepSpeed; "
-            "set them to 0 and 1, or use fsdp2.yaml."
-        )
 
 
 def wrap(
-    accelerator: Accelerator, towers: AnyTowers, optimizer: torch.optim.Optimizer, *, engine: str
-) -> tuple[nn.Module, torch.optim.Optimizer]:
+    accelerator: Accelerator, towers: AnyTowers, optimizer: torch.optim.Optimizer, config: TrainConfig, *, engine: str
+) -> tuple[nn.Module, Any]:
     """Hand `towers` to accelerate; returns the module to call and the optimizer to step."""
     if engine == "whole":
         return accelerator.prepare(towers), optimizer
+    if engine == "deepspeed":
+        # DeepSpeed's own bf16 would make the weights bf16: they stay float32, and autocast computes as elsewhere.
+        towers.forward = autocast(accelerator, config)(towers.forward)
+        return zero.prepare_zero(accelerator, towers, optimizer, config)
     return accelerator.prepare(towers, optimizer)
+
+
+def autocast(accelerator: Accelerator, config: TrainConfig) -> torch.autocast:
+    """The context in which `mixed_precision` computes; what it was entered with stays float32."""
+    return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16")
+
+
+def backward(accelerator: Accelerator, wrapped: nn.Module, loss: Tensor, *, engine: str, last: bool = True) -> None:
+    """Add the gradients of `loss`; those of all processes meet behind the `last` of a step's."""
+    if engine == "deepspeed":
+        zero.zero_backward(wrapped, loss, last=last)
+    else:
+        accelerator.backward(loss)
+
+
+def delay_meeting(accelerator: Accelerator, wrapped: nn.Module, *, engine: str, last: bool) -> Any:
+    """The context of a forward and a backward pass of which only the `last` makes the processes' gradients meet."""
+    return contextlib.nullcontext() if last or engine == "deepspeed" else accelerator.no_sync(wrapped)
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -75,6 +95,9 @@ def read_states(towers: nn.Module, optimizer: Any, *, engine: str) -> tuple[dict
     """The whole states of model and optimizer; of shards in the main process only, all processes must call it."""
     if engine == "whole":
         return towers.state_dict(), optimizer.state_dict()
+    if engine == "deepspeed":
+        keep = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        return towers.state_dict(), zero.read_optimizer(towers, optimizer, keep=keep)
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -89,6 +112,10 @@ def load_states(
         towers.load_state_dict(states[0])
         optimizer.load_state_dict(states[1])
         return
+    if engine == "deepspeed":
+        towers.load_state_dict(states[0])
+        zero.load_optimizer(towers, optimizer, states[1])
+        return
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
     options = StateDictOptions(full_state_dict=True)
@@ -97,7 +124,9 @@ def load_states(
 
 def whole_model(towers: AnyTowers, *, engine: str) -> PreTrainedModel | None:
     """The model with all its weights; of shards a copy in the main process and None elsewhere, all must call it."""
-    if engine == "whole":
+    if engine == "deepspeed":
+        zero.narrow_temperature(towers.clip)
+    if engine != "shards":
         return towers.clip
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 

@@ -22,6 +22,7 @@ from debias_sd.heldout import short_set, twin_set
 from debias_sd.retrieval import score
 from debias_sd.shapes.render import render
 from train_encoder.batches import normalise
+from train_encoder.engines import autocast
 
 if TYPE_CHECKING:
     from train_encoder.run import Run
@@ -83,7 +84,10 @@ def _read_pairs(config: TrainConfig, preprocessing: Preprocessing) -> tuple[list
 
 @torch.no_grad()
 def evaluate(run: Run, heldout: HeldOut) -> dict[str, float]:
-    """R@1 in percent of each probe and of the short captions, text to image (t2i) and image to text (i2t)."""
+    """R@1 in percent of each probe and of the short captions, text to image (t2i) and image to text (i2t).
+
+    Raises StopAsked where SIGTERM comes between two batches.
+    """
     was_training = run.towers.training
     run.towers.eval()
     try:
@@ -105,7 +109,8 @@ def _image_features(run: Run, pictures: list[np.ndarray]) -> np.ndarray:
     found = []
     for start in range(0, len(pictures), BATCH):
         pixels = normalise(pictures[start : start + BATCH], run.data.mean, run.data.std)
-        with run.accelerator.autocast():
+        run.stop.check()
+        with autocast(run.accelerator, run.config):
             found.append(_normalised(run.towers.image_features(pixels.to(run.accelerator.device))))
     return np.concatenate(found)
 
@@ -114,7 +119,8 @@ def _text_features(run: Run, texts: list[str]) -> np.ndarray:
     ids = run.texts.ids(texts)
     found = []
     for rows in ids.split(BATCH):
-        with run.accelerator.autocast():
+        run.stop.check()
+        with autocast(run.accelerator, run.config):
             found.append(_normalised(run.towers.text_features(rows.to(run.accelerator.device))))
     return np.concatenate(found)
 

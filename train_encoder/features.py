@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from debias_sd.datasets.pictures import PictureFault
 from debias_sd.report import write_atomically
 from train_encoder.batches import normalise
+from train_encoder.engines import autocast
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -137,7 +138,7 @@ def _fill(
         read = [(number, found) for number, found in items if not isinstance(found, str)]
         if read:
             pixels = normalise([image for _, image in read], data.mean, data.std).to(accelerator.device)
-            with accelerator.autocast():
+            with autocast(accelerator, config):
                 features: Tensor = towers.image_features(pixels)
             rows[[number for number, _ in read]] = features.float().cpu().numpy()
     rows.flush()

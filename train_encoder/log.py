@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from debias_sd.report import write_atomically
 from train_encoder.trackers import Tracker
 
 
@@ -16,7 +17,7 @@ class TrainLog:
         for path in (self._train, self._eval):
             if path.is_file():
                 kept = [row for row in _rows(path) if row["step"] <= start] if start else []
-                path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+                write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self._file = self._train.open("a", encoding="utf-8")
         self._trackers = trackers
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from train_encoder import zero
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
@@ -22,9 +24,15 @@ HOW_TO_START_SEVERAL = (
 
 def start_processes(config: TrainConfig) -> Accelerator:
     """Join the processes that the launcher started; ValueError when they are not as many as expected."""
-    from accelerate import Accelerator
+    from accelerate import Accelerator, InitProcessGroupKwargs
 
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=config.mixed_precision)
+    if zero.is_wanted():
+        # accelerate names no backend for DeepSpeed on CPUs, and its `cpu` would leave DeepSpeed out without a word.
+        backend = [] if torch.cuda.is_available() else [InitProcessGroupKwargs(backend="gloo")]
+        accelerator = Accelerator(mixed_precision="no", kwargs_handlers=backend)
+        zero.check_stage(accelerator)
+    else:
+        accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=config.mixed_precision)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     for expected in (launched, config.expect_processes or accelerator.num_processes):
         if accelerator.num_processes != expected:

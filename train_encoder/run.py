@@ -12,7 +12,7 @@ import torch
 from debias_sd.datasets.faults import Faults
 from debias_sd.report import check_writable
 from train_encoder.bases import load_start
-from train_encoder.checkpoints import find_checkpoint, load_checkpoint
+from train_encoder.checkpoints import check_later, find_checkpoint, load_checkpoint
 from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
 from train_encoder.engines import check_engine, engine_of, load_states, wrap
 from train_encoder.features import load_features
@@ -23,6 +23,7 @@ from train_encoder.processes import start_processes
 from train_encoder.stay_close import StayClose
 from train_encoder.stopping import StopRequest
 from train_encoder.trackers import check_trackers
+from train_encoder.zero import hide_rows, widen_temperature
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -88,14 +89,18 @@ def prepare(config: TrainConfig) -> Run:
         total = config.max_train_steps * config.train_batch_size * pairs
         count = len(data.records) if isinstance(data, RecordPairs) else total
         data.features = load_features(accelerator, towers, data, config, count=count)
-    if engine != "whole":
+    if engine == "shards":
         towers.gather_layers()
-    wrapped, optimizer = wrap(accelerator, towers, make_optimizer(towers, config), engine=engine)
+    elif engine == "deepspeed":
+        widen_temperature(model)
+    wrapped, optimizer = wrap(accelerator, towers, make_optimizer(towers, config), config, engine=engine)
     if stay_close is not None:
         stay_close.start.to(accelerator.device)
     frozen = None
     if config.stretch_factor > 1:
         frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
+        if engine == "deepspeed":
+            hide_rows(frozen.table, frozen.rows)
     advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
     faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
     run = Run(
@@ -103,6 +108,7 @@ def prepare(config: TrainConfig) -> Run:
     )
     torch.manual_seed(config.seed + accelerator.process_index)
     resume(run)
+    check_later(run.folder, run.step)
     return run
 
 

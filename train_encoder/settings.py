@@ -168,6 +168,9 @@ class TrainConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, allowed are 0 to 1; correct it.")
 
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}, allowed are whole numbers of 64 bits; choose a smaller one.")
+
     def _check_combinations(self) -> None:
         if not self.output_dir:
             raise ValueError("output_dir is not set, a run needs a folder to write to; pass --output_dir FOLDER.")

@@ -11,7 +11,6 @@ that of the whole batch; memory is that of one chunk, time that of a second forw
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
@@ -23,9 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from debias_sd.losses import pair_loss, two_caption_loss
-from train_encoder.engines import clamp_temperature
+from train_encoder.engines import autocast, backward, clamp_temperature, delay_meeting
 from train_encoder.processes import gather_with_gradient
 from train_encoder.schedule import learning_rate
+from train_encoder.zero import write_through
 
 if TYPE_CHECKING:
     from debias_sd.datasets.faults import Fault
@@ -78,7 +78,7 @@ def supervise(run: Run, batch: dict[str, Any], out: dict[str, Tensor]) -> dict[s
     if "grounding" in out:
         terms["grounding"] = (run.config.grounding_weight, out["grounding"])
     if run.stay_close is not None:
-        with run.accelerator.autocast():
+        with autocast(run.accelerator, run.config):
             value = run.stay_close.loss(batch["input_ids"], out["text_hidden"])
         terms["stay_close"] = (run.config.stay_close_weight, value)
     return terms
@@ -91,7 +91,7 @@ def whole_forward(run: Run, batch: dict[str, Any]) -> Forward:
     for name, (weight, value) in supervise(run, batch, out).items():
         parts[name] = value
         total = total + weight * value
-    return Forward(total, parts, lambda: run.accelerator.backward(total))
+    return Forward(total, parts, lambda: backward(run.accelerator, run.wrapped, total, engine=run.engine))
 
 
 def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
@@ -110,12 +110,12 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
         parts[name] = torch.stack([term[name][1] for term in terms]).mean()
         total = total + terms[0][name][0] * parts[name]
 
-    def backward() -> None:
+    def chunks_backward() -> None:
         contrasted.backward()
         gradients = [leaves[name].grad.split(run.config.train_batch_size) for name in names]
         for number, chunk in enumerate(chunks):
-            last = number == len(chunks) - 1
-            with contextlib.nullcontext() if last else run.accelerator.no_sync(run.wrapped):
+            options = {"engine": run.engine, "last": number == len(chunks) - 1}
+            with delay_meeting(run.accelerator, run.wrapped, **options):
                 out = run.wrapped(chunk)
                 handed = sum((out[n].float() * g[number]).sum() for n, g in zip(names, gradients, strict=True))
                 # Every chunk uses every parameter, as DistributedDataParallel asks.
@@ -123,9 +123,9 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
                     handed = handed + out[name] * leaves[name].grad / len(chunks)
                 for weight, value in supervise(run, chunk, out).values():
                     handed = handed + weight * value / len(chunks)
-                run.accelerator.backward(handed)
+                backward(run.accelerator, run.wrapped, handed, **options)
 
-    return Forward(total, parts, backward)
+    return Forward(total, parts, chunks_backward)
 
 
 def split_batch(batch: dict[str, Any], size: int) -> list[dict[str, Any]]:
@@ -159,17 +159,30 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
             f"{_name_pairs(run, batch)}; lower learning_rate, or resume from a checkpoint with another seed."
         )
     forward.backward()
-    if run.frozen is not None:
-        run.frozen.mask_gradient()
-    if config.max_grad_norm:
-        torch.nn.utils.clip_grad_norm_(run.towers.parameters(), config.max_grad_norm)
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
-    if run.frozen is not None:
-        run.frozen.restore()
-    scale = clamp_temperature(run.towers.clip.logit_scale, largest=run.towers.largest_logit_scale)
+    scale = update(run)
     run.step += 1
     return {"step": run.step} | row | {"lr": rate, "scale": scale, "seconds": round(time.monotonic() - started, 4)}
+
+
+def update(run: Run) -> float:
+    """Clip, step, put back what stays; returns the factor of the logits."""
+    table = run.frozen
+    if run.engine == "deepspeed":
+        run.wrapped.step()
+    else:
+        if table is not None:
+            table.mask_gradient()
+        if run.config.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(run.towers.parameters(), run.config.max_grad_norm)
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+    if table is not None:
+        table.restore()
+    logit_scale = run.towers.clip.logit_scale
+    scale = clamp_temperature(logit_scale, largest=run.towers.largest_logit_scale)
+    if run.engine == "deepspeed":
+        write_through([logit_scale] if table is None else [logit_scale, table.table])
+    return scale
 
 
 def _average(run: Run, named: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, float]:

@@ -6,6 +6,7 @@ Every process sees its rows of one global batch; a step is `step.py`'s. What dec
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from train_encoder.checkpoints import save_checkpoint
 from train_encoder.data import GlobalBatches, RecordPairs
 from train_encoder.engines import read_states, whole_model
 from train_encoder.export import known_words, make_provenance, save_encoder_folder
+from train_encoder.folder_lock import lock_folder
 from train_encoder.hub import push_folder
 from train_encoder.processes import launcher_note
 from train_encoder.step import train_step
-from train_encoder.stopping import EXIT_CODE
+from train_encoder.stopping import EXIT_CODE, leave_signals_to_the_run
 from train_encoder.watch import Watch
 
 if TYPE_CHECKING:
@@ -43,7 +45,13 @@ def make_loader(run: Run) -> DataLoader:
         total=config.max_train_steps,
     )
     collate = Collator(run.texts, config, run.data.mean, run.data.std)
-    return DataLoader(run.data, batch_sampler=batches, collate_fn=collate, num_workers=config.dataloader_num_workers)
+    return DataLoader(
+        run.data,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=config.dataloader_num_workers,
+        worker_init_fn=leave_signals_to_the_run,
+    )
 
 
 def save_state(run: Run) -> None:
@@ -68,11 +76,14 @@ def save_state(run: Run) -> None:
 def train(run: Run, *, command: list[str]) -> int:
     """Train to the last step and write the encoder folder; returns the exit code, 143 when SIGTERM ended it before."""
     config, main = run.config, run.accelerator.is_main_process
-    if main:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        _announce(run)
     row: dict[str, float] = {}
-    with run.stop, Watch(run) as watch:
+    with contextlib.ExitStack() as stack:
+        if main:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_folder(run.folder))
+            _announce(run)
+        stack.enter_context(run.stop)
+        watch = stack.enter_context(Watch(run))
         watch.begin()
         for batch in make_loader(run):
             row = train_step(run, _to_device(batch, run.accelerator.device))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 from train_encoder.evaluation import HeldOut, describe, evaluate, fall_of_short, read_heldout
 from train_encoder.log import TrainLog
+from train_encoder.stopping import StopAsked
 from train_encoder.trackers import open_trackers
 from train_encoder.validation import draw_validation
 
@@ -72,14 +74,17 @@ class Watch:
     def _measure(self) -> None:
         if self.main:
             self._heldout = self._heldout or read_heldout(self.run.config, self.run.preprocessing)
-            row = evaluate(self.run, self._heldout)
-            self.log.write_evaluation(row)
-            self.bar.write(describe(row))
-            fall = fall_of_short(self.log.evaluations()[0], row, pairs=len(self._heldout.short_texts))
-            if fall:
-                self.bar.write(f"warning: {fall}")
+            with contextlib.suppress(StopAsked):
+                self._tell(evaluate(self.run, self._heldout), pairs=len(self._heldout.short_texts))
         self.run.accelerator.wait_for_everyone()
         self._since = time.monotonic()
+
+    def _tell(self, row: dict[str, float], *, pairs: int) -> None:
+        self.log.write_evaluation(row)
+        self.bar.write(describe(row))
+        fall = fall_of_short(self.log.evaluations()[0], row, pairs=pairs)
+        if fall:
+            self.bar.write(f"warning: {fall}")
 
     def _draw(self) -> None:
         if self.main:

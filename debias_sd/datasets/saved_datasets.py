@@ -28,9 +28,11 @@ class SavedDataset:
         return Record(key, image, self._columns.text_of(row), self._columns.short_of(row))
 
     def _picture(self, value: Any, index: int) -> tuple[str, Picture]:
-        """A path as text, or what an undecoded Image column holds: its bytes and the path it came from."""
+        """A path as text, bytes, or what an undecoded Image column holds: bytes and the path they came from."""
         if isinstance(value, str):
             return value, self._root / value
+        if isinstance(value, bytes):
+            return f"row {index}", Encoded(value, f"row {index}")
         if value is None:
             return f"row {index}", Encoded(b"", f"row {index}")
         path = fold(value.get("path"))
@@ -59,9 +61,9 @@ def read_saved(
     root = Path(root)
     try:
         rows = datasets.load_from_disk(str(root))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError) as error:  # LookupError: no rows at all, or notes without their keys
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{root} is no folder of datasets.save_to_disk ({first}); correct the path.") from None
+        raise ValueError(f"{root} is no folder of datasets.save_to_disk, or an empty one ({first}).") from None
     if isinstance(rows, dict):
         if "train" not in rows and len(rows) != 1:
             raise ValueError(f"{root} has the splits {', '.join(rows)}; name the folder of one, as {root}/NAME.")
@@ -74,4 +76,20 @@ def read_saved(
     columns = choose_columns(
         sample, subject=f"data set {root}", image=image_column, caption=caption_column, short=short_caption_column
     )
+    _check_pictures(rows.features[columns.image], columns.image, root)
     return SavedDataset(rows, columns, Path(image_root) if image_root is not None else root)
+
+
+def _check_pictures(feature: Any, column: str, root: Path) -> None:
+    """ValueError unless a column holds pictures: an Image, its path or its bytes."""
+    import datasets
+
+    readable = ("string", "large_string", "binary", "large_binary", "null")
+    if isinstance(feature, datasets.Image) or getattr(feature, "dtype", None) in readable:
+        return
+    if isinstance(feature, dict) and {"bytes", "path"} & feature.keys():
+        return
+    raise ValueError(
+        f"column {column} of data set {root} holds {feature}, one picture a row, its path or its bytes are needed; "
+        "name another with image_column."
+    )
