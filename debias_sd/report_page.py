@@ -37,7 +37,7 @@ def make_page(title: str, tables: list[Table], plots: dict[str, bytes]) -> str:
         address = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
         words = name.removesuffix(".png")
         parts.append(f"<h2>{html.escape(words)}</h2>")
-        parts.append(f'<img alt="R@1, {html.escape(words)}; the numbers are in the tables" src="{address}">')
+        parts.append(f'<img alt="{html.escape(words)}; the numbers are in the tables" src="{address}">')
     return "\n".join([*parts, *map(_table_html, tables), "</body></html>", ""])
 
 

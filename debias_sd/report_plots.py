@@ -35,7 +35,7 @@ def make_plots(entries: list[Entry]) -> dict[str, bytes]:
             for name, draw in _DRAWN.items():
                 lines = {entry.label: _values(entry, data, GROUPS[name], way) for entry in having}
                 if max(map(len, lines.values())) > 1:
-                    plots[f"{data}-{name}-{way}.png"] = _png(partial(draw, lines, data, way), way)
+                    plots[f"{data}-{name}-{way}.png"] = draw_png(partial(draw, lines, data, way), _LABELS[way])
     return plots
 
 
@@ -60,9 +60,31 @@ def _bars(lines: Lines, data: str, way: str, axes: Axes) -> None:
         ]
         colour = COLOURS[number % len(COLOURS)]
         axes.bar(
-            places, heights, 0.92 * width, yerr=errors, color=colour, label=label, error_kw={"lw": 1, "capsize": 2}
+            places,
+            heights,
+            0.92 * width,
+            yerr=errors,
+            color=colour,
+            label=legend_name(label),
+            error_kw={"lw": 1, "capsize": 2},
         )
     axes.set_xticks(range(len(names)), names)
+    _mark_published(names, data, way, axes)
+
+
+def _mark_published(names: list[str], data: str, way: str, axes: Axes) -> None:
+    """Published values as grey lines across a probe's bars, the model's name beside the last one."""
+    marked = set()
+    for row in (row for table in published_tables() for row in table.rows):
+        values = {name: row.values[data, name, way] for name in names if (data, name, way) in row.values}
+        if len(values) < 2 or row.name in marked:  # a single value is in the tables
+            continue
+        marked.add(row.name)
+        for probe, value in values.items():
+            axes.hlines(value, names.index(probe) - 0.42, names.index(probe) + 0.42, color=GREY, lw=0.9)
+        last, value = list(values.items())[-1]
+        place = (names.index(last) + 0.44, value)
+        axes.annotate(f"{row.name}, published", place, fontsize=7, color="#57606a", va="center")
 
 
 def _curve(prefix: str, xlabel: str) -> Callable[[Lines, str, str, Axes], None]:
@@ -71,7 +93,7 @@ def _curve(prefix: str, xlabel: str) -> Callable[[Lines, str, str, Axes], None]:
             places = [int(name.removeprefix(prefix)) for name in values]
             middle, low, high = zip(*values.values(), strict=True) if values else ((), (), ())
             colour = COLOURS[number % len(COLOURS)]
-            axes.plot(places, middle, color=colour, marker="o", markersize=3.5, label=label)
+            axes.plot(places, middle, color=colour, marker="o", markersize=3.5, label=legend_name(label))
             axes.fill_between(places, low, high, color=colour, alpha=0.13, lw=0)
         for table in published_tables():
             for row in table.rows:
@@ -93,7 +115,17 @@ _DRAWN = {
 }
 
 
-def _png(draw: Callable[[Any], None], way: str) -> bytes:
+def legend_name(label: str) -> str:
+    """An encoder's name as matplotlib shows it as it is: a dollar starts a formula there, an underscore hides it.
+
+    >>> legend_name("_a$b")
+    ' _a\\\\$b'
+    """
+    return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
+
+
+def draw_png(draw: Callable[[Any], None], ylabel: str) -> bytes:
+    """One plot as PNG; ValueError where matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -103,8 +135,9 @@ def _png(draw: Callable[[Any], None], way: str) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw(axes)
-    axes.set_ylabel(_LABELS[way])
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel(ylabel)
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d0d7de", linewidth=0.6)
     axes.set_axisbelow(True)

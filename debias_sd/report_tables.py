@@ -7,7 +7,7 @@ that its encoders have in common, so that a new measurement needs nothing here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Table:
         """The table under its title."""
         lines = [f"### {self.title}", "", *([self.note, ""] if self.note else [])]
         for place, row in enumerate((self.columns, *self.rows)):
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+            lines.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |")
             lines += ["|---" * len(self.columns) + "|"] if place == 0 else []
         return "\n".join(lines) + "\n"
 
@@ -47,6 +47,9 @@ class Entry:
     name: str
     report: Report
     result: Mapping[str, Any]
+
+
+TablesOf = Callable[[list[Entry]], Iterable[Table]]
 
 
 def read_entries(paths: list[Path]) -> list[Entry]:
@@ -65,12 +68,13 @@ def read_entries(paths: list[Path]) -> list[Entry]:
     return entries
 
 
-def make_tables(entries: list[Entry]) -> list[Table]:
-    """All tables, kind by kind."""
+def make_tables(entries: list[Entry], shown: Mapping[str, TablesOf] | None = None) -> list[Table]:
+    """All tables, kind by kind; `shown` has what makes the tables of kinds that are no retrieval on sets."""
     on_sets = [entry for entry in entries if entry.report.kind == SETS_KIND]
     tables = [*set_tables(on_sets), *published_comparisons(on_sets), *difference_tables(on_sets)]
     for kind in dict.fromkeys(entry.report.kind for entry in entries if entry.report.kind != SETS_KIND):
-        tables.append(number_table(kind, [entry for entry in entries if entry.report.kind == kind]))
+        those = [entry for entry in entries if entry.report.kind == kind]
+        tables += shown[kind](those) if shown and kind in shown else [number_table(kind, those)]
     return [*tables, settings_table(entries)]
 
 
@@ -91,9 +95,7 @@ def set_tables(entries: list[Entry]) -> Iterator[Table]:
             probes = list(dict.fromkeys(probe for e in having for probe in e.result["sets"][data]["probes"]))
             if len(probes) > 1:
                 found = {e.label: [_r1(e, data, probe, way) for probe in probes] for e in having}
-                rows = tuple(
-                    (probe, *(_cell(values[n]) for values in found.values())) for n, probe in enumerate(probes)
-                )
+                rows = tuple((probe, *(cell(values[n]) for values in found.values())) for n, probe in enumerate(probes))
                 yield Table(f"{data}, {words}: R@1 under each probe", "", ("probe", *found), rows)
 
 
@@ -107,7 +109,8 @@ def _r1(entry: Entry, data: str, probe: str, way: str) -> float | None:
     return entry.result["sets"].get(data, {}).get("probes", {}).get(probe, {}).get(way, {}).get("r1")
 
 
-def _cell(value: float | None, form: str = ".2f") -> str:
+def cell(value: float | None, form: str = ".2f") -> str:
+    """A number as text, a dash where there is none."""
     return NONE if value is None else format(value, form)
 
 
@@ -119,10 +122,10 @@ def published_comparisons(entries: list[Entry]) -> Iterator[Table]:
             columns = [c for c in wanted if any(_r1(entry, *c, way) is not None for entry in entries)]
             if not columns:
                 continue
-            rows = [(row.name, *(_cell(row.values.get((*c, way)), "g") for c in columns)) for row in table.rows]
+            rows = [(row.name, *(cell(row.values.get((*c, way)), "g") for c in columns)) for row in table.rows]
             for entry in entries:
                 values = [_r1(entry, *c, way) for c in columns]
-                rows.append((f"**{entry.label}**", *map(_cell, values)))
+                rows.append((f"**{entry.label}**", *map(cell, values)))
                 known = [published_value(entry.name, *c, way) for c in columns]
                 if any(value is not None for value in known):
                     cells = [
@@ -150,14 +153,15 @@ def difference_tables(entries: list[Entry]) -> Iterator[Table]:
         for data, pairs in report.extra.get("differences", {}).items():
             for pair, probes in pairs.items():
                 for probe, ways in probes.items():
-                    cells = [_interval_cell(ways[way]["intervals"]["r1"]) for way in WAYS]
+                    cells = [interval_cell(ways[way]["intervals"]["r1"]) for way in WAYS]
                     rows.append((f"{data}: {pair}", probe, *cells))
         if rows:
             note = "95 % of paired bootstrap draws of pictures; clear of 0 in bold."
             yield Table("Differences of R@1", note, ("", "probe", *WAYS.values()), tuple(rows))
 
 
-def _interval_cell(bounds: list[float]) -> str:
+def interval_cell(bounds: list[float]) -> str:
+    """An interval of a difference, bold where it is clear of 0."""
     text = f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
     return f"**{text}**" if bounds[0] > 0 or bounds[1] < 0 else text
 
@@ -166,7 +170,7 @@ def number_table(kind: str, entries: list[Entry]) -> Table:
     """The numbers of another kind of report, a row each, an encoder a column."""
     found = {entry.label: dict(_numbers(entry.result)) for entry in entries}
     names = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
-    rows = tuple((name, *(_cell(numbers.get(name), ".4g") for numbers in found.values())) for name in names)
+    rows = tuple((name, *(cell(numbers.get(name), ".4g") for numbers in found.values())) for name in names)
     return Table(kind, "", ("", *found), rows)
 
 

@@ -18,8 +18,9 @@ from debias_sd.evaluation.clip_benchmark import load_folder
 def main() -> int:
     try:
         from clip_benchmark import cli, models
-    except ImportError:
-        print("run_clip_benchmark: clip_benchmark is not installed; pip install clip-benchmark.", file=sys.stderr)
+    except ImportError as error:  # clip_benchmark itself, or one of the packages that it does not bring along
+        name = (error.name or "clip_benchmark").split(".")[0].replace("_", "-")
+        print(f"run_clip_benchmark: {name} is not installed; pip install {name}.", file=sys.stderr)
         return 2
     models.TYPE2FUNC["debias_sd"] = load_folder
     models.MODEL_TYPES.append("debias_sd")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -21,6 +22,10 @@ from debias_sd.reading.attention import pooled_attention
 from debias_sd.reading.measure import measure_reading
 from debias_sd.report import Report
 
+PLOTS = (
+    "attention-position",
+    *(f"{what}-{way}" for what in ("attention", "drop", "swap") for way in ("sentence", "words")),
+)
 CAPTIONS = [caption(number) for number in range(8)]
 
 
@@ -145,6 +150,19 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
     assert report.encoders["siglip"]["reading"]["mine"]["attention"]["pooled_at"] == "last slot"
     assert list(report.extra["reading_differences"]["mine"]) == ["long-s0 - siglip"]
     first = report.encoders
+    code, said, err = call(
+        capsys, "report", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plots", tmp_path / "p"
+    )
+    assert (code, err) == (0, "")
+    drop = first["siglip"]["reading"]["mine"]["drop"]["relative"]["by_quarter"]
+    cell = f"{drop['mean'][3]:.2f} ({drop['low'][3]:.2f} to {drop['high'][3]:.2f})"
+    section = said.split("### mine: what is read, by quarter of the sentences")[1].split("###")[0]
+    assert re.search(rf"\| sentence dropped \| 4 \| [^|]* \| {re.escape(cell)} \|", section)
+    assert "| mine: long-s0 - siglip | word swapped |" in said.split("### Differences of what is read")[1]
+    names = {f"{label}-{plot}.png" for label in ("folder", "mine") for plot in PLOTS}
+    assert {path.name for path in (tmp_path / "p").iterdir()} == names
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('src="data:image/png;base64,') == len(names)
     code, _, _ = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
     assert Report.read(tmp_path / "r.json").encoders == first
     assert Report.read(tmp_path / "r.json").extra["work"]["siglip"]["texts"] == 0

@@ -18,19 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write Markdown to standard output, and what was asked for beside it."""
     from debias_sd.report import check_writable, write_atomically
+    from debias_sd.report_judged import TABLES, quarter_plots
     from debias_sd.report_page import make_page
     from debias_sd.report_plots import make_plots
+    from debias_sd.report_reading import KIND as READING
+    from debias_sd.report_reading import reading_plots, reading_tables
     from debias_sd.report_tables import make_tables, read_entries
 
     entries = read_entries(arguments.reports)
-    tables = make_tables(entries)
+    *tables, sources = make_tables(entries, TABLES | {READING: lambda those: []})
+    tables = [*tables, *reading_tables(entries), sources]
     plots = {}
     if arguments.plots is not None:
         check_writable(arguments.plots / "plot.png")
-        plots = make_plots(entries)
+        plots = make_plots(entries) | quarter_plots(entries) | reading_plots(entries)
     elif arguments.html is not None:
         try:
-            plots = make_plots(entries)
+            plots = make_plots(entries) | quarter_plots(entries) | reading_plots(entries)
         except ValueError as error:  # the page is whole without them
             warn(str(error))
     if arguments.html is not None:
@@ -41,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, content in plots.items():
             write_atomically(arguments.plots / name, content)
         if not plots:
-            warn("the reports hold nothing to plot: plots need retrieval on sets under several probes.")
+            warn("the reports hold nothing to plot: plots need retrieval under several probes, "
+                 "attention, or judged pictures.")  # fmt: skip
     say("\n".join(table.as_markdown() for table in tables).rstrip())
     return 0

@@ -1,0 +1,133 @@
+"""Reports of judged pictures and of judges: late details, differences and trust as tables, quarters as plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from debias_sd.report_plots import COLOURS, draw_png
+from debias_sd.report_tables import Entry, Table, cell, interval_cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PICTURES_KIND, JUDGE_KIND = "fidelity-judged", "judge"
+_QUARTERS = ("1st quarter", "2nd", "3rd", "4th")
+
+
+def picture_tables(entries: list[Entry]) -> Iterator[Table]:
+    """For every judge: late details and quarters of each encoder, then the paired differences of each report."""
+    for judge in dict.fromkeys(judge for entry in entries for judge in entry.result["judges"]):
+        having = [entry for entry in entries if judge in entry.result["judges"]]
+        notes = [having[0].report.extra["judges"][judge]["meaning"].capitalize() + "."]
+        if len({(e.report.settings["texts_sha256"], *e.report.settings["seeds"]) for e in having}) > 1:
+            notes.append("The reports were measured on different prompts or seeds: these rows cannot be compared.")
+        thresholds = having[0].report.extra["judges"][judge]["thresholds"]
+        notes.append(f"Thresholds: {thresholds['source']}.")
+        head = ("", "late details drawn, %", "95 %", "floor", "unsure", "mean score", "95 %", *_QUARTERS, "judged")
+        rows = tuple((entry.label, *_cells(entry.result["judges"][judge])) for entry in having)
+        yield Table(f"Pictures by {judge}", " ".join(notes), head, rows)
+    for report in {id(entry.report): entry.report for entry in entries}.values():
+        yield from _comparisons(report.extra)
+
+
+def _cells(scores: Mapping[str, Any]) -> list[str]:
+    floor = scores.get("floor", {}).get("late_detail")
+    cells = [cell(scores["late_detail"], ".1f"), _range(scores["late_detail_interval"]), cell(floor, ".1f")]
+    cells += [cell(scores["unsure"], ".1f"), cell(scores["late_score"], ".1f"), _range(scores["late_score_interval"])]
+    return [*cells, *(cell(value, ".1f") for value in scores["by_quarter"]), f"{scores['late_judged']:,}"]
+
+
+def _range(bounds: list[float] | None) -> str:
+    return cell(None) if bounds is None else f"{bounds[0]:.1f} to {bounds[1]:.1f}"
+
+
+def _comparisons(extra: Mapping[str, Any]) -> Iterator[Table]:
+    rows = [
+        (pair, judge, *(_points(found[kind]) for kind in ("late_drawn", "late_score")))
+        for judge, pairs in extra["differences_of_pictures"].items()
+        for pair, found in pairs.items()
+    ]
+    if rows:
+        note = "Points, first minus second, and 95 % of paired bootstrap draws of prompts; clear of 0 in bold."
+        yield Table("Differences in late details", note, ("", "judge", "drawn", "mean score"), tuple(rows))
+    rows = [
+        (
+            pair,
+            way,
+            cell(found["same"], ".1f"),
+            cell(found["kappa"]),
+            cell(found["auc"], ".3f"),
+            str(found["both_judged"]),
+        )
+        for pair, ways in extra["agreement"].items()
+        for way, found in ways.items()
+    ]
+    if rows:
+        note = (
+            "Percent called the same, beyond chance (kappa), and how well the first one's score tells what the second"
+        )
+        head = ("", "pictures of", "same, %", "kappa", "AUC", "sentences")
+        yield Table("Judges against each other", f"{note} calls drawn.", head, tuple(rows))
+
+
+def _points(found: Mapping[str, Any]) -> str:
+    if found["points"] is None:
+        return cell(None)
+    bounds = found["interval"]
+    return f"{found['points']:+.1f}" + (f", {interval_cell(bounds)}" if bounds else "")
+
+
+def judge_tables(entries: list[Entry]) -> Iterator[Table]:
+    """How far each judge can be trusted."""
+    rows = []
+    for entry in entries:
+        found = entry.result
+        rows.append(
+            (
+                entry.label,
+                entry.report.settings["known"],
+                cell(found["auc"], ".3f"),
+                cell(None) if found["auc_interval"] is None else "{:.3f} to {:.3f}".format(*found["auc_interval"]),
+                cell(found["floor"]["auc"], ".3f"),
+                cell(100 * found["accuracy"], ".1f"),
+                *(_mark(found, mark, right) for mark, right in (("drawn", "true"), ("missing", "false"))),
+                f"{found['claims']:,}",
+            )
+        )
+    note = (
+        "On the half of the pictures that did not choose the thresholds. Floor: AUC of the sentences in other pictures."
+    )
+    head = ("", "known", "AUC", "95 %", "floor", "accuracy, %", "drawn from", "missing below", "sentences")
+    yield Table("Judges where the content is known", note, head, tuple(rows))
+
+
+def _mark(found: Mapping[str, Any], mark: str, right: str) -> str:
+    threshold, share = found["thresholds"][mark], found[f"{mark}_that_is_{right}"]
+    if threshold is None:
+        return "never"
+    return f"{threshold:.2f}" + (f" ({share:.0f} % {right})" if share is not None else "")
+
+
+TABLES = {PICTURES_KIND: picture_tables, JUDGE_KIND: judge_tables}
+
+
+def quarter_plots(entries: list[Entry]) -> dict[str, bytes]:
+    """PNG files by name: for every judge the share drawn by quarter of the prompt, a line an encoder."""
+    judged = [entry for entry in entries if entry.report.kind == PICTURES_KIND]
+    plots = {}
+    for judge in dict.fromkeys(judge for entry in judged for judge in entry.result["judges"]):
+        lines = {e.label: e.result["judges"][judge]["by_quarter"] for e in judged if judge in e.result["judges"]}
+        if any(value is not None for values in lines.values() for value in values):
+            name = "".join(character if character.isalnum() or character in "-_." else "-" for character in judge)
+            plots[f"pictures-{name}.png"] = draw_png(partial(_curves, lines), f"sentences drawn by {judge}, %")
+    return plots
+
+
+def _curves(lines: Mapping[str, list[float | None]], axes: Axes) -> None:
+    for number, (label, values) in enumerate(lines.items()):
+        known = [(place, value) for place, value in enumerate(values) if value is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=COLOURS[number % len(COLOURS)], marker="o", label=label)
+    axes.set_xticks(range(4), [f"{name} of the details" if name == _QUARTERS[0] else name for name in _QUARTERS])
