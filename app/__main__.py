@@ -27,8 +27,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of all models (default: float32)")
+    parser.add_argument(
+        "--judge", metavar="KIND:MODEL", help="who judges pictures of a real base: clip:FOLDER|ID or vqa:FOLDER|ID"
+    )
+    parser.add_argument("--judge-report", metavar="JSON", help="report of debias-sd calibrate with its thresholds")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
+    parser.add_argument("--no-example", action="store_true", help="do not draw the first example at the start")
     parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
     return parser
 
@@ -43,6 +48,9 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         host=arguments.host,
         port=arguments.port,
         share=arguments.share,
+        judge=arguments.judge,
+        example=not arguments.no_example,
+        judge_report=arguments.judge_report,
         **encoders,
     )
 

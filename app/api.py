@@ -19,6 +19,7 @@ def answer_of(run: Run) -> dict[str, Any]:
         "state": state,
         "before": run.before or 0,
         "settings": run.request.as_dict(),
+        "judge": run.judge,
         "sentences": [
             {"text": s.text, "tokens": [s.first, s.last], "names": [thing.name for thing in s.things]}
             for s in run.sentences

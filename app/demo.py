@@ -12,9 +12,10 @@ from app.api import compare_endpoint
 from app.assets import read_asset
 from app.body import BodyLimit
 from app.events import Events
-from app.examples import examples
+from app.examples import draw_example, examples
 from app.keep import downloads_html
 from app.models import Models
+from app.notes import also_read_by, judged_by
 from app.ruler_route import ruler_route
 from app.rulers import rulers_html
 from app.sentences import sentences_html
@@ -24,8 +25,12 @@ from app.stage import empty_html
 from debias_sd.commands.sampling import EMBEDDED, REAL
 
 _INTRO = (
-    "<h1>What does the end of a prompt do?</h1><p>One prompt, one seed, several text encoders. Which sentences made it "
-    "into each picture?</p>"
+    "<h1>What does the end of a prompt do?</h1><p>CLIP, Stable Diffusion's text encoder, reads 77 tokens and drops the "
+    "rest. Same prompt, same noise, several encoders: which sentences reach the picture?</p>"
+)
+_WORLD = (
+    '<p class="hint">The models that come with the app draw coloured shapes in nine places: seconds on a CPU, and a '
+    "checker can read every picture back.</p>"
 )
 _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-pick]");
@@ -40,7 +45,7 @@ def build_demo(models: Models, settings: Settings) -> gr.Blocks:
     """The whole page."""
     with gr.Blocks(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
         session = gr.State(Session())
-        gr.HTML(_INTRO, elem_classes="title")
+        gr.HTML(_INTRO + (_WORLD if settings.is_embedded else ""), elem_classes="title")
         parts = {"session": session} | _prompt_part(models, settings)
         with gr.Tabs():
             with gr.Tab("Side by side"):
@@ -57,49 +62,60 @@ def build_demo(models: Models, settings: Settings) -> gr.Blocks:
 def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
     shown = examples(is_embedded=settings.is_embedded)
     first = next(iter(shown.values()))
-    defaults = EMBEDDED if settings.is_embedded else REAL
     parts: dict[str, object] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3, min_width=300):
             parts["prompt"] = gr.Textbox(
-                first, label="Prompt", lines=15, max_lines=20, max_length=PROMPT_CHARACTERS, elem_id="prompt"
+                first, label="Prompt", lines=8, max_lines=16, max_length=PROMPT_CHARACTERS, elem_id="prompt"
             )
-        with gr.Column(scale=2, min_width=300):
+        with gr.Column(scale=2, min_width=300, elem_classes="controls"):
             parts["example"] = gr.Dropdown(list(shown), value=next(iter(shown)), label="Examples", elem_id="example")
             with gr.Row():
                 parts["seed"] = gr.Number(0, label="Seed", precision=0, minimum=SEED[0], maximum=SEED[1], min_width=110)
                 parts["seeds"] = gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140)
             with gr.Row():
                 parts["go"] = gr.Button("Compare", variant="primary", elem_id="go", min_width=110, scale=2)
-                parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=90)
+                parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=80)
                 parts["surprise"] = gr.Button("Surprise me", elem_id="surprise", min_width=120, scale=2)
             parts["blind"] = gr.Checkbox(
-                False, label="Blind vote", info="names stay hidden until you have chosen", elem_id="blind"
+                False, label="Blind vote: names stay hidden until you have chosen", container=False, elem_id="blind"
             )
-            with gr.Accordion("More settings", open=False):
-                parts["encoders"] = gr.CheckboxGroup(
-                    [(ruler.title, name) for name, ruler in models.rulers.items()],
-                    value=list(models.rulers), label="Encoders", elem_id="encoders",
-                )  # fmt: skip
-                parts["steps"] = gr.Slider(*STEPS, value=defaults["steps"], step=1, label="Steps", elem_id="steps")
-                parts["guidance"] = gr.Slider(
-                    *GUIDANCE, value=defaults["guidance_scale"], step=0.5, label="Guidance", elem_id="guidance"
-                )
-                parts["negative"] = gr.Textbox(
-                    label="Negative prompt", max_length=NEGATIVE_CHARACTERS, lines=1, elem_id="negative"
-                )
-                parts["side"] = gr.Dropdown(
-                    [("the pipeline's own", None), *((f"{side} x {side}", side) for side in SIDES)],
-                    value=None, label="Size", visible=not settings.is_embedded,
-                )  # fmt: skip
+    with gr.Row(equal_height=False, elem_classes="folds"):
+        with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
+            parts["sentences"] = gr.HTML(
+                sentences_html(first), elem_id="sentences", js_on_load=read_asset("sentences.js")
+            )
+        with gr.Accordion("More settings", open=False, elem_id="more"):
+            parts |= _more_part(models, settings)
+    if also_read_by(models):
+        gr.HTML(f'<p class="hint">{also_read_by(models)}</p>')
     parts["rulers"] = gr.HTML(f'<div class="rulers-box">{rulers_html(first, models)}</div>', elem_id="rulers")
-    with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
-        parts["sentences"] = gr.HTML(sentences_html(first), elem_id="sentences", js_on_load=read_asset("sentences.js"))
     return parts
+
+
+def _more_part(models: Models, settings: Settings) -> dict[str, object]:
+    """Settings that most comparisons leave as they are."""
+    defaults = EMBEDDED if settings.is_embedded else REAL
+    sizes = [("the pipeline's own", None), *((f"{side} x {side}", side) for side in SIDES)]
+    return {
+        "encoders": gr.CheckboxGroup(
+            [(ruler.title, name) for name, ruler in models.rulers.items()],
+            value=list(models.rulers), label="Encoders", elem_id="encoders",
+        ),
+        "steps": gr.Slider(*STEPS, value=defaults["steps"], step=1, label="Steps", elem_id="steps"),
+        "guidance": gr.Slider(
+            *GUIDANCE, value=defaults["guidance_scale"], step=0.5, label="Guidance", elem_id="guidance"
+        ),
+        "negative": gr.Textbox(
+            label="Negative prompt", max_length=NEGATIVE_CHARACTERS, lines=1, elem_id="negative"
+        ),
+        "side": gr.Dropdown(sizes, value=None, label="Size", visible=not settings.is_embedded, elem_id="side"),
+    }  # fmt: skip
 
 
 def _stage_part(models: Models) -> dict[str, object]:
     parts: dict[str, object] = {"status": gr.HTML(_status(""), elem_id="status")}
+    gr.HTML(f'<p class="hint">{judged_by(models)}</p>', elem_id="judged-by")
     with gr.Row(visible=False, elem_id="votes") as parts["votes"]:
         parts["choices"] = [
             gr.Button(f"{'ABCDEF'[place]} is best", elem_id=f"vote-{place}", min_width=100)
@@ -117,15 +133,23 @@ def _status(text: str) -> str:
 
 
 def _reading_part() -> dict[str, object]:
-    gr.HTML('<p class="hint">Where each encoder looks in the prompt above, and what each sentence changes.</p>')
-    return {"read": gr.Button("Read this prompt", elem_id="read"), "plots": gr.HTML("", elem_id="plots")}
+    gr.HTML(
+        '<p class="hint">Where each encoder looks in the prompt above, and how much each sentence changes what it says '
+        "to the picture. The first is no proof of the second.</p>"
+    )
+    return {
+        "read": gr.Button("Read this prompt", variant="primary", elem_id="read", min_width=200),
+        "plots": gr.HTML("", elem_id="plots"),
+    }
 
 
 def _keep_part(settings: Settings) -> dict[str, object]:
     parts: dict[str, object] = {"gallery": gr.HTML("", elem_id="gallery", js_on_load=_PICK)}
     parts["downloads"] = gr.HTML(downloads_html(None, settings), elem_id="downloads")
-    parts["command"] = gr.Textbox(label="Command line", buttons=["copy"], interactive=False, lines=2, elem_id="command")
-    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, elem_id="link")
+    parts["command"] = gr.Textbox(
+        label="Command line", buttons=["copy"], interactive=False, lines=2, max_lines=5, elem_id="command"
+    )
+    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, max_lines=5, elem_id="link")
     parts["json"] = gr.Textbox(
         label="Settings", info="JSON; paste others here to use them", lines=4, max_lines=12, elem_id="settings"
     )
@@ -165,11 +189,16 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings
     )
     parts["gallery"].pick(events.pick, session, kept, **_QUICK)
     parts["use"].click(events.use_json, parts["json"], asked, **_TOLD)
+    demo.load(None, js="() => { window.showCuts(); }", api_visibility="private")
     demo.load(events.use_link, None, asked, **_TOLD)
+    first = demo.load(events.show_example, session, shown, **run)
+    first.then(events.show_kept, session, kept, **_QUICK)
 
 
 def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
     """Serve until interrupted. No files are served, none are taken, nothing is reported."""
+    if settings.example and settings.is_embedded:
+        draw_example(models, settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
     demo.launch(
         server_name=settings.host,

@@ -19,7 +19,7 @@ from app.run import Run, compare, start_run
 from app.sentences import move_sentence, sentences_html
 from app.session import Session
 from app.settings import PROMPT_CHARACTERS, Settings
-from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
+from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of, strip_html
 from app.votes import Ballot, tally_html
 from debias_sd.comparison import TITLES
 
@@ -86,7 +86,8 @@ class Events:
         voting = over and session.is_blind
         status = status_of(run) if not session.is_blind else self._blind_status(session, run, over=over)
         return panels, (
-            f'<div class="status" role="status" aria-live="polite">{escape(status)}</div>',
+            f'<div class="status" role="status" aria-live="polite">{escape(status)}</div>'
+            + ("" if session.is_blind else strip_html(run)),
             *updates,
             gr.update(interactive=over),
             gr.update(interactive=not over),
@@ -124,6 +125,19 @@ class Events:
 
     def _titles(self) -> dict[str, str]:
         return {name: TITLES.get(name, name) for name in self.models.rulers}
+
+    async def show_example(self, session: Session, request: gr.Request) -> AsyncIterator[tuple[Any, ...]]:
+        """The example that was drawn when the app started, unless the page's link or its person wants something."""
+        run = self.models.example
+        wants_other = run is None or "prompt" in request.query_params
+        while not wants_other and not run.is_over and session.run is None:
+            await asyncio.sleep(0.3)
+        if wants_other or session.run is not None or any(track.state != "done" for track in run.tracks):
+            yield tuple(gr.skip() for _ in range(len(self.models.rulers) + 5))
+            return
+        session.keep(run)
+        _, (status, *others) = self._update(session, run, [], over=True)
+        yield status.replace("Done in", "The example above, drawn when the app started, in"), *others
 
     def cancel(self, session: Session) -> None:
         """Stop the run; its own event shows that it has."""

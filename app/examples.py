@@ -6,8 +6,14 @@ a long caption whose late sentences name details. The wording is this project's.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 
+from app.models import Models
+from app.request import check_request
+from app.run import compare, start_run
+from app.settings import Settings
 from debias_sd.heldout import prompt_set
 from debias_sd.shapes.caption import long_caption
 from debias_sd.shapes.scene import random_scene
@@ -55,3 +61,18 @@ def surprise(rng: random.Random, *, is_embedded: bool) -> str:
         scene = random_scene(rng)
         return long_caption(scene, rng).text
     return rng.choice(list(_PHOTOS.values()))
+
+
+def draw_example(models: Models, settings: Settings) -> None:
+    """Draw the first example with the default settings in a thread, through the line as everybody; returns at once."""
+    prompt = next(iter(examples(is_embedded=settings.is_embedded).values()))
+    models.example = run = start_run(check_request({"prompt": prompt}, settings), models)
+
+    async def draw() -> None:
+        try:
+            async for _ in compare(run, models):
+                pass
+        finally:
+            run.stop_all()  # changes nothing when all is drawn; otherwise no page waits for it
+
+    threading.Thread(target=lambda: asyncio.run(draw()), name="example", daemon=True).start()

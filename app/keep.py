@@ -7,19 +7,19 @@ the seed alone.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import metadata
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from app.assets import read_asset
-from app.previews import data_url
+from app.previews import data_url, thumb
 from app.run import Run
 from app.scores import mean_of
 from app.settings import Settings
@@ -29,6 +29,16 @@ from debias_sd.panels import draw_panels
 
 _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
 _CELL, _GAP, _HEAD = 288, 12, 40  # of the grid of several seeds, in pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedComparison(Comparison):
+    """A comparison whose marks are the operator's judge's; by encoder, one a sentence."""
+
+    marks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def mark(self, panel: Panel, index: int) -> str:
+        return self.marks[panel.name][index]
 
 
 def comparison_of(run: Run, number: int = 0) -> Comparison:
@@ -43,12 +53,17 @@ def comparison_of(run: Run, number: int = 0) -> Comparison:
         for track in run.tracks
         if number < len(track.pictures)
     )
-    return Comparison(run.request.prompt, run.request.seed + number, run.sentences, panels)
+    whole = (run.request.prompt, run.request.seed + number, run.sentences, panels)
+    if run.judge is None:
+        return Comparison(*whole)
+    drawn = [track for track in run.tracks if number < len(track.pictures)]
+    return JudgedComparison(*whole, {t.name: tuple(v.mark for v in t.pictures[number].verdicts) for t in drawn})
 
 
 def settings_of(run: Run) -> dict[str, Any]:
     """The request and the versions that drew it."""
-    return {"settings": run.request.as_dict(), "versions": {name: metadata.version(name) for name in _VERSIONS}}
+    versions = {name: metadata.version(name) for name in _VERSIONS}
+    return {"settings": run.request.as_dict(), "versions": versions} | ({"judge": run.judge} if run.judge else {})
 
 
 def png_of(run: Run) -> bytes:
@@ -117,7 +132,7 @@ def gallery_html(kept: Sequence[Run], chosen: int) -> str:
     items = []
     for index, run in enumerate(kept):
         thumbs = "".join(
-            f'<img src="{data_url(_thumb(track.pictures[0].image))}" alt="{escape(track.title)}">'
+            f'<img src="{data_url(thumb(track.pictures[0].image))}" alt="{escape(track.title)}">'
             for track in run.tracks
             if track.pictures
         )
@@ -131,11 +146,3 @@ def gallery_html(kept: Sequence[Run], chosen: int) -> str:
             f'<span class="numbers">{" · ".join(filter(None, (seeds, escape(numbers))))}</span></button></li>'
         )
     return f'<ul class="gallery" aria-label="Comparisons of this session">{"".join(items)}</ul>' if items else ""
-
-
-def _thumb(image: np.ndarray) -> np.ndarray:
-    if image.shape[0] <= 64:
-        return image
-    small = Image.fromarray(image)
-    small.thumbnail((128, 128))
-    return np.asarray(small)

@@ -6,14 +6,20 @@ import copy
 import dataclasses
 import json
 import threading
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from app.judging import about_judge, load_for
 from app.line import Line
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.run import Run
 from debias_sd import TextEncoder, load_debias_pipeline
 from debias_sd.comparison import TITLES, is_checked, pipes_of
+from debias_sd.judges import Judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +36,17 @@ class Ruler:
 class Models:
     """Pipelines by encoder name, the line in front of them, and tokenizers that the drawing thread never touches."""
 
-    def __init__(self, pipes: dict[str, object], base: object) -> None:
+    def __init__(
+        self,
+        pipes: dict[str, object],
+        base: object,
+        *,
+        judge: Judge | None = None,
+        about_judge: dict[str, Any] | None = None,
+    ) -> None:
         self.base, self.pipes, self.line = base, pipes, Line()
+        self.judge, self.about_judge = judge, about_judge
+        self.example: Run | None = None
         self.is_checked = is_checked(base)
         # A tokenizer that two threads use raises "Already borrowed": the page counts with copies, one caller at a time.
         self.counting = threading.Lock()
@@ -58,10 +73,12 @@ class Models:
         encoders = {
             name: TextEncoder.load(source) for name, source in settings.encoders.items() if name not in own
         }  # before the base: a wrong name should not cost a long load
+        judge = load_for(settings)
         base = load_debias_pipeline(settings.base, "base", torch_dtype=getattr(torch, settings.dtype)).to(device)
         base.set_progress_bar_config(disable=True)
         pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
-        return cls({name: pipes[name] for name in settings.encoders}, base)
+        chosen = {name: pipes[name] for name in settings.encoders}
+        return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings))
 
 
 def _vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> str:

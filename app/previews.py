@@ -22,6 +22,13 @@ def data_url(image: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
 
 
+def thumb(image: np.ndarray) -> np.ndarray:
+    """`image` at most 128 pixels wide and high; the embedded world's as it is."""
+    small = Image.fromarray(image)
+    small.thumbnail((_PREVIEW_SIDE, _PREVIEW_SIDE))
+    return np.asarray(small)
+
+
 @torch.inference_mode()
 def preview_of(pipe: object, latents: torch.Tensor) -> np.ndarray | None:
     """A small picture of `latents` [1, channels, h, w] in the middle of a run; None where none is cheap."""

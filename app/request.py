@@ -53,18 +53,25 @@ class Request:
         query = urlencode(plain | {"encoders": ",".join(self.encoders)})
         return query if len(query) <= LINK_CHARACTERS else None
 
-    def as_command(self, settings: Settings, *, seed: int | None = None) -> str:
-        """The command that draws the same pictures, of one seed; folders are named on a private page only."""
+    def as_command(self, settings: Settings) -> str:
+        """The commands that draw the same pictures, one a seed; folders are named on a private page only."""
         words = ["debias-sd", "compare"]
         if settings.base is not None:
             words += ["--base", settings.base if settings.is_private else "BASE"]
         sources = [settings.encoders[name] for name in self.encoders]
         words += ["--encoders", *(sources if settings.is_private or settings.is_embedded else self.encoders)]
-        words += ["--seed", str(self.seed if seed is None else seed), "--steps", str(self.steps)]
-        words += ["--guidance-scale", f"{self.guidance:g}"]
+        words += ["--steps", str(self.steps), "--guidance-scale", f"{self.guidance:g}"]
         if self.negative:
             words += ["--negative-prompt", self.negative]
-        return shlex.join([*words, "--out", "compare.png", "--", self.prompt])
+        if self.side is not None:
+            words += ["--size", str(self.side)]
+        if (settings.device, settings.dtype) != ("cpu", "float32"):
+            words += ["--device", settings.device, "--dtype", settings.dtype]
+        seeds = range(self.seed, self.seed + self.seeds)
+        return "\n".join(
+            shlex.join([*words, "--seed", str(seed), "--out", f"compare-{seed}.png", "--", self.prompt])
+            for seed in seeds
+        )
 
 
 def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:

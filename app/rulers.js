@@ -2,12 +2,21 @@
 (() => {
   const state = { shown: null, asked: null, busy: false };
   const address = () => `${(window.gradio_config?.root || "").replace(/\/$/, "")}/rulers`;
+  // Each text stands at its first cut, unless its reader has scrolled it.
+  const scrolled = {};
+  const toCut = (text, index) => {
+    const cut = text.children[1];
+    text.scrollTop = scrolled[index] ?? (cut ? cut.offsetTop - text.clientHeight / 2 : 0);
+    for (const kind of ["wheel", "touchmove", "keydown", "pointerdown"]) {
+      text.addEventListener(kind, () => setTimeout(() => (scrolled[index] = text.scrollTop), 50), { passive: true });
+    }
+  };
+  window.showCuts = () => document.querySelectorAll("#rulers .ruler .text").forEach(toCut);
   const show = (html) => {
     const box = document.querySelector("#rulers .rulers-box");
     if (!box) return;
-    const places = [...box.querySelectorAll(".text")].map((text) => text.scrollTop);
     box.innerHTML = html;
-    box.querySelectorAll(".text").forEach((text, index) => (text.scrollTop = places[index] || 0));
+    window.showCuts();
   };
   const send = async () => {
     if (state.busy || state.asked === state.shown) return;

@@ -96,7 +96,8 @@ def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
     more = f'<span class="more"> … and {len(prompt) - _SHOWN:,} more characters</span>' if len(prompt) > _SHOWN else ""
     return (
         f'<section class="ruler{" loses" if lost else ""}" aria-label="Tokens of {escape(ruler.title)}">'
-        f'<header><h2>{escape(ruler.title)}</h2><span class="count">{told}</span></header>'
+        f"<header><h2>{escape(ruler.title)}</h2>"
+        f'<span class="count" title="without the start and the end token">{told}</span></header>'
         f"{_bar_html(tokens, ruler.window)}"
         f'<p class="text" dir="auto" tabindex="0" role="group" aria-label="What {escape(ruler.title)} reads">'
         f"{text}{more}</p></section>"

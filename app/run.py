@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 
+from app.judging import score_by, unjudged_by, verdicts_by
 from app.maps import Maps, overlay_url, watch_attention
 from app.models import Models
 from app.previews import preview_of
@@ -62,6 +64,8 @@ class Track:
     started: float = 0.0
     preview: np.ndarray | None = None
     fault: str = ""
+    is_judged: bool = False
+    """While a judge looks at a picture that is drawn."""
 
     @property
     def title(self) -> str:
@@ -83,6 +87,8 @@ class Run:
     tracks: list[Track]
     sentences: tuple[Sentence, ...] = ()
     before: int | None = None
+    judge: dict[str, Any] | None = None
+    """Who judges real pictures: name, meaning, thresholds; None where the checker does, or nobody."""
     version: int = 0
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     """Set by whoever cancels: the run ends after its current step."""
@@ -101,7 +107,7 @@ class Run:
 def start_run(request: Request, models: Models) -> Run:
     """A run that has not begun."""
     tracks = [Track(name, models.rulers[name].window, request.seeds, request.steps) for name in request.encoders]
-    return Run(request, tracks)
+    return Run(request, tracks, judge=models.about_judge)
 
 
 async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
@@ -171,15 +177,29 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
                 negative=request.negative, on_step=on_step, **size,
             )  # fmt: skip
         seconds = time.monotonic() - track.started
-        verdicts = verdicts_of(image, run.sentences, window=track.window)
+        verdicts, score = _judged(run, track, models, image)
         looks = _looks_of(run.sentences, maps, track.window)
-        track.pictures.append(Picture(seed, image, seconds, verdicts, score_of(image, run.sentences), looks))
+        track.pictures.append(Picture(seed, image, seconds, verdicts, score, looks))
         track.state = "done" if len(track.pictures) == track.wanted else "waiting"
     except StoppedError:
         track.state = "stopped"
     except Exception as error:  # whatever one encoder does, the others go on
         track.state, track.fault = "failed", _sentence_for(error, request)
     track.step, track.preview = 0, None
+
+
+def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[tuple[Verdict, ...], Score]:
+    """By the checker or the operator's judge; a judge that fails leaves the picture without verdicts."""
+    if models.judge is None:
+        return verdicts_of(image, run.sentences, window=track.window), score_of(image, run.sentences)
+    track.is_judged, run.version = True, run.version + 1
+    try:
+        verdicts = verdicts_by(models.judge, image, run.sentences, window=track.window)
+    except Exception as error:  # whatever it is, the picture is drawn
+        verdicts = unjudged_by(_sentence_for(error, run.request, who="the judge"), run.sentences)
+    finally:
+        track.is_judged = False
+    return verdicts, score_by(verdicts)
 
 
 def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:
@@ -190,7 +210,7 @@ def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -
     return tuple(None if values is None else overlay_url(values) for values in found)
 
 
-def _sentence_for(error: Exception, request: Request) -> str:
+def _sentence_for(error: Exception, request: Request, *, who: str = "this encoder") -> str:
     """What the panel says; details of a fault that is not the person's go to the operator's terminal."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         gc.collect()
@@ -201,4 +221,4 @@ def _sentence_for(error: Exception, request: Request) -> str:
     if isinstance(error, ValueError):
         return str(error)
     _LOG.exception("drawing failed", exc_info=error)
-    return f"this encoder failed ({type(error).__name__}); the terminal of the app has the details."
+    return f"{who} failed ({type(error).__name__}); the terminal of the app has the details."

@@ -66,7 +66,7 @@ def _item(text: str, index: int, last: int) -> str:
     buttons = (
         button("up", "↑", "Move up", off=index == 0)
         + button("down", "↓", "Move down", off=index == last)
-        + button("first", "⇄ 1", "Swap with the first", off=index == 0)
+        + button("first", "⇄ first", "Swap with the first", off=index == 0)
         + button("drop", "✕", "Drop", off=last == 0)
     )
     return (

@@ -34,6 +34,12 @@ class Settings:
     host: str = "127.0.0.1"
     port: int | None = None
     share: bool = False
+    judge: str | None = None
+    """`clip:` or `vqa:` and a folder or hub id: who judges pictures of a real base; the embedded one has a checker."""
+    judge_report: str | None = None
+    """A report of `debias-sd calibrate` with the judge's thresholds."""
+    example: bool = True
+    """Whether the embedded models draw the first example when the app starts, for every page to begin with."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.encoders) <= MAX_ENCODERS:
@@ -46,6 +52,10 @@ class Settings:
                 )
         if self.dtype not in DTYPES:
             raise ValueError(f"--dtype is {self.dtype}, allowed are {', '.join(DTYPES)}; correct it.")
+        if self.judge is not None and self.base is None:
+            raise ValueError(f"--judge is {self.judge}, but the embedded models have their own; leave it out.")
+        if self.judge_report is not None and self.judge is None:
+            raise ValueError("--judge-report is given without --judge; name the judge that it is about.")
         if self.port is not None and not 1 <= self.port <= 65535:
             raise ValueError(f"--port is {self.port}, allowed are 1 to 65535; correct it.")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from app.previews import data_url
+from app.previews import data_url, thumb
 from app.run import Picture, Run, Track
 from app.scores import boxes_of, interval_of, mean_of
 from debias_sd.comparison import Sentence
@@ -70,6 +70,22 @@ def status_of(run: Run | None) -> str:
     return f"Done in {seconds:.1f} s" + (f"; {', '.join(failed)} failed" if failed else "")
 
 
+def strip_html(run: Run) -> str:
+    """All pictures in one small row, for screens on which the panels do not fit side by side; the panels say it all."""
+    items = []
+    for track in run.tracks:
+        picture = track.pictures[0] if track.pictures else None
+        image = (
+            ""
+            if picture is None
+            else f'<img class="{_pixelated(picture)}" src="{data_url(thumb(picture.image))}" alt="">'
+        )
+        share = mean_of([p.score.drawn for p in track.pictures])
+        told = "" if share is None else f"<br>{share:.0f} % drawn"
+        items.append(f"<li><span class=frame>{image}</span>{escape(track.title)}{told}</li>")
+    return f'<ul class="strip" aria-hidden="true">{"".join(items)}</ul>' if any(t.pictures for t in run.tracks) else ""
+
+
 def _panel(title: str, note: str, body: str, *, state: str) -> str:
     return (
         f'<section class="panel {state}" aria-label="{escape(title)}"><header><h2>{escape(title)}</h2>'
@@ -122,6 +138,8 @@ def _pixelated(picture: Picture) -> str:
 def _progress_html(track: Track) -> str:
     if track.state != "drawing":
         return ""
+    if track.is_judged:
+        return '<div class="progress"><span>drawn; the judge is looking</span></div>'
     left = "" if track.left is None else f" · {track.left:.0f} s left"
     picture = f"picture {len(track.pictures) + 1} of {track.wanted} · " if track.wanted > 1 else ""
     width = f"width:{100 * track.step / track.steps:.0f}%"
@@ -154,7 +172,7 @@ def _score_html(track: Track) -> str:
     seconds = sum(picture.seconds for picture in track.pictures)
     time = f'<span class="time">{seconds:.1f} s</span>'
     if all(score.drawn is None for score in scores):
-        words = "The checker reads pictures of the embedded world only: nothing is judged here."
+        words = _unjudged(track)
         return f'<div class="scores"><p class="hint">{words}</p>{time}</div>'
     quarters = [mean_of([score.quarters[index] for score in scores]) for index in range(4)]
     told = ", ".join(f"quarter {index + 1}: {_percent(value)}" for index, value in enumerate(quarters))
@@ -167,7 +185,20 @@ def _score_html(track: Track) -> str:
         f'<div class="scores"><p>drawn {_with_interval([s.drawn for s in scores])}</p>'
         f"<p>late details {_with_interval([s.late for s in scores])}</p>{time}"
         f'<div class="quarters" role="img" aria-label="Details drawn by quarter of the prompt: {told}">{bars}</div>'
-        "</div>"
+        '<small class="by" aria-hidden="true">by quarter of the prompt</small></div>'
+    )
+
+
+def _unjudged(track: Track) -> str:
+    """Why a panel has no score."""
+    reasons = {verdict.found for picture in track.pictures for verdict in picture.verdicts}
+    if len(reasons) == 1 and (reason := reasons.pop()):
+        return escape(_capital(reason))
+    if reasons:
+        return "None of these sentences can be judged."
+    return (
+        "Not judged: no sentence names a shape in a place, or the pictures are real and the app runs without "
+        "<code>--judge</code>."
     )
 
 
@@ -181,10 +212,10 @@ def _verdicts_html(sentences: Sequence[Sentence], pictures: Sequence[Picture]) -
             kind, mark = marks[0], marks[0]
         else:
             drawn = marks.count("drawn")
-            mark = f"{drawn} of {len(marks)}"
+            mark = f"in {drawn} of {len(marks)}"
             kind = "drawn" if drawn == len(marks) else "missing" if not drawn else "some"
         found = verdicts[0].found if len(verdicts) == 1 else ""
-        told = f"score {score:.2f}" if score is not None else ""
+        told = f"{'score' if len(verdicts) == 1 else 'mean score'} {score:.2f}" if score is not None else ""
         told += f"; found {found}" if found else ""
         name = (
             kind

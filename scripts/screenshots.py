@@ -56,7 +56,7 @@ def main() -> int:
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_app(Path(folder) / "log.txt") as url,
+        running_app(Path(folder) / "log.txt", "--example") as url,
         sync_playwright() as tool,
         tool.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS) as browser,
     ):

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = shutil.which("chromium")
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("DEBIAS_SD_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
 # Without them Chromium asks its maker's servers for this and that, and a sandbox is not to be had as root.
 CHROMIUM_OPTIONS = [
     "--no-sandbox",
@@ -29,7 +30,7 @@ NO_APP = "gradio is not installed; pip install -e '.[app]'" if find_spec("gradio
 NO_BROWSER = (
     "no browser: playwright is not installed"
     if find_spec("playwright") is None
-    else "no browser: chromium is not installed"
+    else "no browser: chromium is neither on PATH nor named by DEBIAS_SD_CHROMIUM"
     if CHROMIUM is None
     else ""
 )
@@ -45,9 +46,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_app(log: Path, *options: str) -> Iterator[str]:
-    """The address of an app that answers; it ends with the block. What it says goes to `log`."""
+    """The address of an app that answers; it ends with the block. What it says goes to `log`.
+
+    It begins without the example, which would be in line before the first test; option `--example` leaves it.
+    """
+    begin = [] if "--example" in options else ["--no-example"]
+    options = [option for option in options if option != "--example"]
     port = free_port()
-    command = [sys.executable, "-m", "app", "--port", str(port), *options]
+    command = [sys.executable, "-m", "app", "--port", str(port), *begin, *options]
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=dict(os.environ))
         try:

@@ -82,7 +82,7 @@ def test_a_panel_of_a_real_pipeline_has_a_map_for_what_was_read(models):
     assert all(long.maps)
     page = panel_html(run, run.tracks[0])
     assert page.count('class="map"') == sum(read)
-    assert "The checker reads pictures of the embedded world only" in page
+    assert "the app runs without <code>--judge</code>" in page
     assert {verdict.mark for verdict in short.verdicts} == {"not judged"}
 
 

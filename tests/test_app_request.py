@@ -92,12 +92,23 @@ def test_a_link_of_nonsense_is_refused_like_any_request():
 
 @pytest.mark.parametrize("prompt", ["A star.", "--steps 3", 'it\'s $(rm -rf ~) `x`; \\ "q"\nnext'])
 def test_the_command_line_is_the_same_comparison(prompt):
-    request = Request(prompt, ("base", "debias"), seed=5, steps=9, guidance=3.5)
-    words = shlex.split(request.as_command(EMBEDDED, seed=6))
-    assert words[0] == "debias-sd"
+    request = Request(prompt, ("base", "debias"), seed=5, seeds=2, steps=9, guidance=3.5)
+    words = shlex.split(request.as_command(EMBEDDED))
+    begins = [place for place, word in enumerate(words) if word == "debias-sd"]
+    assert len(begins) == 2
+    for seed, begin, end in zip((5, 6), begins, [*begins[1:], None], strict=True):
+        arguments = build_parser().parse_args(words[begin + 1 : end])
+        assert (arguments.prompt, arguments.encoders, arguments.base) == (prompt, ["base", "debias"], None)
+        assert (arguments.seed, arguments.steps, arguments.guidance_scale) == (seed, 9, 3.5)
+        assert str(arguments.out) == f"compare-{seed}.png"
+
+
+def test_size_device_and_kind_of_numbers_are_in_the_command():
+    settings = Settings(base="org/sd", encoders=REAL.encoders, device="cuda", dtype="float16")
+    words = shlex.split(Request("A star.", ("Mine",), side=512).as_command(settings))
     arguments = build_parser().parse_args(words[1:])
-    assert (arguments.prompt, arguments.encoders, arguments.base) == (prompt, ["base", "debias"], None)
-    assert (arguments.seed, arguments.steps, arguments.guidance_scale) == (6, 9, 3.5)
+    assert (arguments.size, arguments.device, arguments.dtype) == (512, "cuda", "float16")
+    assert "--size" not in Request("A star.", ("Mine",)).as_command(REAL)
 
 
 def test_folders_are_named_on_a_private_page_only():

@@ -1,0 +1,197 @@
+"""Verdicts on real pipelines: a tiny Stable Diffusion with CLIP's vocabulary, judged by a tiny CLIP."""
+
+import asyncio
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny_app import finish
+
+from app.api import answer_of
+from app.judging import NOT_JUDGED, about_judge, score_by, verdicts_by
+from app.keep import page_of, png_of
+from app.models import Models
+from app.notes import judged_by
+from app.request import Request
+from app.run import Run, start_run
+from app.scores import Verdict
+from app.settings import Settings
+from app.stage import panel_html
+from debias_sd.comparison import sentences_of
+from debias_sd.judges import Verdict as Judged
+from debias_sd.judges import load_judge
+
+PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."
+OPTIONS = {"encoders": {"CLIP": "base", "Long": "long"}}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judged")
+    tiny_sd_pipeline().save_pretrained(folder / "sd")
+    tiny_encoder(248, seed=1).save(folder / "long")
+    save_clip_model(folder / "judge", seed=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings(root) -> Settings:
+    encoders = {"CLIP": "base", "Long": str(root / "long")}
+    return Settings(base=str(root / "sd"), encoders=encoders, judge=f"clip:{root / 'judge'}")
+
+
+@pytest.fixture(scope="module")
+def models(settings) -> Models:
+    return Models.load(settings)
+
+
+def run_of(models: Models, seeds: int = 1) -> Run:
+    run = start_run(Request(PROMPT, ("CLIP", "Long"), seed=2, seeds=seeds, steps=2), models)
+    asyncio.run(finish(run, models))
+    return run
+
+
+def test_verdicts_are_the_judges_and_reach_page_api_and_downloads(models, root, settings):
+    run = run_of(models)
+    assert [track.state for track in run.tracks] == ["done", "done"], [track.fault for track in run.tracks]
+    judge, texts = load_judge(f"clip:{root / 'judge'}"), [sentence.text for sentence in run.sentences]
+    for track in run.tracks:
+        (picture,) = track.pictures
+        expected = judge.judge(Image.fromarray(picture.image), texts)
+        told = [verdict.mark for verdict in picture.verdicts]
+        for sentence, verdict, mark in zip(run.sentences, expected, told, strict=True):
+            if verdict.reason:
+                assert mark == NOT_JUDGED
+            elif mark == "not read":
+                assert (verdict.mark, sentence.first >= track.window - 1) == ("missing", True)
+            else:
+                assert mark == verdict.mark
+        assert [v.score for v in picture.verdicts] == [None if v.reason else v.score for v in expected]
+        assert told[texts.index("It is.")] == NOT_JUDGED
+        assert len(picture.maps) == len(texts)  # a judge does not take the maps away
+    answer = answer_of(run)
+    assert answer["judge"]["name"] == judge.name
+    assert answer["judge"]["meaning"] == judge.meaning
+    assert (
+        answer["encoders"]["Long"]["pictures"][0]["verdicts"][0]["score"] == run.tracks[1].pictures[0].verdicts[0].score
+    )
+    page = panel_html(run, run.tracks[1])
+    assert "Not judged" not in page
+    assert f"score {run.tracks[1].pictures[0].verdicts[0].score:.2f}" in page
+    with Image.open(io.BytesIO(png_of(run))) as image:
+        content = json.loads(image.text["debias_sd"])
+    assert content["judge"] == answer["judge"]
+    assert content["result"]["sentences"][0]["marks"]["Long"] == run.tracks[1].pictures[0].verdicts[0].mark
+    assert judge.name in page_of(run, settings)
+
+
+def test_the_page_says_who_judges_and_what_the_score_is(models):
+    said = judged_by(models)
+    assert said.startswith(f"Judged by {models.judge.name}: {models.judge.meaning}; thresholds: not calibrated. ")
+    assert "? unsure" in said
+
+
+def sentences(count: int) -> tuple:
+    from tiny import clip_tokenizer
+
+    return sentences_of(" ".join(f"Number {index} is red." for index in range(count)), clip_tokenizer())
+
+
+class Fixed:
+    """A judge with known marks."""
+
+    def __init__(self, *marks: str) -> None:
+        self.marks = marks
+
+    def judge(self, image: Image.Image, texts: list[str]) -> list[Judged]:
+        return [
+            Judged(text, 0.5, "unsure", "no") if mark == "?" else Judged(text, 0.25, mark)
+            for text, mark in zip(texts, self.marks, strict=True)
+        ]
+
+
+def test_what_is_missing_behind_the_window_was_not_read_and_what_is_drawn_there_is_drawn():
+    rows, image = sentences(4), np.zeros((8, 8, 3), np.uint8)
+    window = rows[2].first + 1
+    found = verdicts_by(Fixed("missing", "?", "missing", "drawn"), image, rows, window=window)
+    assert [verdict.mark for verdict in found] == ["missing", NOT_JUDGED, "not read", "drawn"]
+    assert [verdict.score for verdict in found] == [0.25, None, 0.25, 0.25]
+    assert found[1].found == "no"
+
+
+@pytest.mark.parametrize(
+    ("marks", "late", "quarters", "drawn"),
+    [
+        ("drawn drawn missing missing drawn", 50, (100, 0, 0, 100), 60),
+        ("missing unsure drawn drawn unsure", 50, (0, 100, 100, 0), 40),
+        ("drawn ? drawn ? ?", None, (None, 100, None, None), 100),
+        ("drawn", None, (None,) * 4, 100),
+        ("? ?", None, (None,) * 4, None),
+    ],
+)
+def test_late_details_and_quarters_count_the_sentences_behind_the_first(marks, late, quarters, drawn):
+    verdicts = [Verdict(NOT_JUDGED if mark == "?" else mark, None, "") for mark in marks.split()]
+    score = score_by(verdicts)
+    assert (score.late, score.quarters, score.drawn) == (late, quarters, drawn)
+
+
+class Broken:
+    """A judge that fails as models do."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def judge(self, *_: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("judge clip:x gives NaN; take another."), "judge clip:x gives NaN"),
+        (RuntimeError("/secret exploded"), "the judge failed (RuntimeError); the terminal of the app"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
+    ],
+)
+def test_a_judge_that_fails_leaves_the_picture(models, monkeypatch, error, sentence):
+    monkeypatch.setattr(models, "judge", Broken(error))
+    run = run_of(models)
+    assert [track.state for track in run.tracks] == ["done", "done"]
+    for track in run.tracks:
+        assert {verdict.mark for verdict in track.pictures[0].verdicts} == {NOT_JUDGED}
+        assert track.pictures[0].verdicts[0].found.startswith(sentence)
+        page = panel_html(run, track)
+        assert sentence[1:] in page
+        assert "/secret" not in page
+    assert len(models.line) == 0
+
+
+def test_a_page_that_others_reach_names_no_folder(models, root):
+    open_page = Settings(base="org/sd", **OPTIONS, judge="clip:x", host="0.0.0.0")
+    assert root.name in about_judge(models.judge, Settings(base="org/sd", **OPTIONS, judge="clip:x"))["name"]
+    assert about_judge(models.judge, open_page)["name"] == "clip:judge"
+    assert about_judge(None, open_page) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"judge": "clip:x"}, "--judge is clip:x, but the embedded models have their own"),
+        ({"judge_report": "r.json"}, "--judge-report is given without --judge"),
+    ],
+)
+def test_an_operators_fault_is_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Settings(**options)
+
+
+@pytest.mark.parametrize("judge", ["clip:{}/none", "nobody", "vqa:"])
+def test_a_judge_that_is_not_there_stops_the_start(root, settings, judge):
+    spec = judge.format(root)
+    with pytest.raises(ValueError, match=r".") as caught:
+        Models.load(Settings(base=settings.base, encoders=settings.encoders, judge=spec))
+    assert "\n" not in str(caught.value)
