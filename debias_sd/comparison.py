@@ -184,20 +184,23 @@ def compare_encoders(
     steps: int = 25,
     guidance: float = 2.0,
     negative: str = "",
+    side: int | None = None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
 
-    Each encoder reads its own window; what stands behind it is cut. `progress` gets the name of each encoder as its
+    Each encoder reads its own window; what stands behind it is cut. `side`: height and width in pixels, None for what
+    the pipeline draws by itself. `progress` gets the name of each encoder as its
     picture begins. Pictures of another base than the embedded world's are drawn and not judged.
     Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
     """
     check_text(prompt)
     sentences = sentences_for(prompt, base)
+    size = {} if side is None else {"height": side, "width": side}
     panels = []
     for name, pipe in pipes_of(base, encoders).items():
         progress(name)
-        image = draw_prompt(pipe, prompt, seed=seed, steps=steps, guidance=guidance, negative=negative)
+        image = draw_prompt(pipe, prompt, seed=seed, steps=steps, guidance=guidance, negative=negative, **size)
         panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn_in(image, sentences)))
     return Comparison(prompt, seed, sentences, tuple(panels))
 

@@ -65,7 +65,8 @@ def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Compar
     pen.text((x, MARGIN - 6), panel.title, fill=INK, font=_font(24))
     pen.text((x, MARGIN + 24), f"reads {panel.window} tokens · {done} of {judged} drawn", fill=SOFT, font=_font(16))
     side = panel.image.shape[0] * ZOOM if panel.image.shape[0] <= 64 else 288
-    picture = Image.fromarray(panel.image).resize((side, side), Image.Resampling.NEAREST)
+    how = Image.Resampling.NEAREST if panel.image.shape[0] <= 64 else Image.Resampling.LANCZOS
+    picture = Image.fromarray(panel.image).resize((side, side), how)
     canvas.paste(picture, (x, MARGIN + 54))
     pen.rectangle((x - 1, MARGIN + 53, x + side, MARGIN + 54 + side), outline=RULE)
 

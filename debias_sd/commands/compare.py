@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say
@@ -25,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the pictures should not show")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same pictures (default: 0)")
     add_sampling_arguments(parser)
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="height and width (default: the pipeline's own)")
+    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
     parser.add_argument(
         "--out", type=Path, default=Path("compare.png"), metavar="FILE.png", help="default: compare.png"
     )
@@ -46,12 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     quiet_loading()
     hide_loading_bars()
+    device, dtype = device_and_dtype(arguments)
     sources = arguments.encoders or list(EMBEDDED)
     encoders = {
         name: None if arguments.base is not None and source == "base" else TextEncoder.load(source)
         for name, source in short_names(sources).items()
     }
-    base = load_debias_pipeline(arguments.base, "base")
+    base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     with tqdm(total=len(encoders) + 1, desc="pictures", delay=3, leave=False) as bar:
 
         def drawing(name: str) -> None:
@@ -66,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             steps=arguments.steps,
             guidance=arguments.guidance_scale,
             negative=arguments.negative_prompt,
+            side=arguments.size,
             progress=drawing,
         )
     say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
@@ -87,6 +93,10 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     if out.suffix.lower() != ".png":
         raise ValueError(f"output {out} does not end in .png; the comparison is one PNG picture.")
     settle_sampling(arguments)
+    if arguments.size is not None and (arguments.base is None or arguments.size < 8 or arguments.size % 8):
+        raise ValueError(
+            f"--size is {arguments.size}, a multiple of 8 is needed, and a --base: the embedded one draws 48 x 48."
+        )
     check_writable(out)
     return out
 
