@@ -141,6 +141,7 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
     from tqdm import tqdm
 
     from debias_sd.checker_error import measure_checker
+    from debias_sd.comparison import is_checked
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.fidelity import evaluate_fidelity, ways_of
@@ -150,6 +151,11 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
 
     hide_loading_bars()
     base = load_debias_pipeline(arguments.base, "base")
+    if not is_checked(base):
+        raise ValueError(
+            "pictures of this base are not the embedded world's, which the checker reads; give --prompts FILE and "
+            "--judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
+        )
     prompts = prompt_set(arguments.seed, count=arguments.count or 200)
     ways, hashes = {}, {}
     for name, folder in encoders.items():

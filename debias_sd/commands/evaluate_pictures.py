@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
@@ -15,6 +16,7 @@ from debias_sd.commands.terminal import quiet_loading, say, warn
 if TYPE_CHECKING:
     import torch
 
+    from debias_sd.fidelity import Way
     from debias_sd.generation.drawing import Album, Sampling
     from debias_sd.generation.measure import Judged
     from debias_sd.generation.sentences import Sentences
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 KIND = "fidelity-judged"
 CHECKER = "checker"
+OWN = "base"  # beside --base: the pipeline's own encoder, as in `debias-sd compare`
 OPTIONS = ("--prompts", "--judge", "--calibration", "--seeds", "--pictures")  # of no other kind of measurement
 
 
@@ -48,8 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_asked_for(arguments: argparse.Namespace) -> bool:
-    """Whether fidelity is to be measured on prompts or by judges of the user's choice."""
-    return arguments.prompts is not None or bool(arguments.judge)
+    """Whether fidelity is to be measured on prompts or by judges of the user's choice; ValueError for half of it."""
+    asked = arguments.prompts is not None or bool(arguments.judge)
+    for option in OPTIONS:
+        if not asked and getattr(arguments, option[2:]):
+            raise ValueError(f"{option} goes with --prompts or --judge; give one of them, or leave it out.")
+    return asked
 
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
@@ -59,19 +66,21 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
 
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level
+    seeds, sampling = _seeds(arguments), _sampling(arguments)
+    own = None if arguments.prompts is None else _own_prompts(arguments)
     device, dtype = device_and_dtype(arguments)
     judges = [_loader(spec, arguments, device) for spec in dict.fromkeys(arguments.judge or [])]
     for load in judges:
         _warn_of_guess(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
-    judges = judges or [_loader(CHECKER, arguments, device)]
-    texts, prompts = _prompts(arguments, base)
     _check_judges(arguments, base)
+    judges = judges or [_loader(CHECKER, arguments, device)]
+    texts, prompts = own or _worlds_prompts(arguments)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
-        drawn = _draw(base, encoders, texts, arguments, folder=arguments.pictures or Path(scratch))
+        drawn = _draw(base, encoders, texts, seeds, sampling, folder=arguments.pictures or Path(scratch))
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
         del base  # the judges take its place in memory
-        gc.collect()
+        _free(device)
         judged = judge_albums(
             drawn.albums, drawn.sentences, judges, samples=arguments.samples, floor=not arguments.no_floor,
             start_bar=_bars(),
@@ -79,12 +88,20 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     results = {way: drawn.about[way] | {"judges": scores} for way, scores in judged.encoders.items()}
     _say_scores(judged, drawn.sentences)
     settings = {
-        **about, **prompts, "seeds": _seeds(arguments), "steps": arguments.steps, "guidance": arguments.guidance_scale,
-        "batch": _sampling(arguments).batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
+        **about, **prompts, "seeds": seeds, "steps": arguments.steps, "guidance": arguments.guidance_scale,
+        "batch": sampling.batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
         "samples": arguments.samples,
     }  # fmt: skip
     extra = {"judges": judged.judges, "differences_of_pictures": judged.differences, "agreement": judged.agreement}
     return results, settings, extra
+
+
+def _free(device: torch.device) -> None:
+    import torch
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _loader(spec: str, arguments: argparse.Namespace, device: torch.device) -> Callable[[], Judge]:
@@ -104,31 +121,35 @@ def _warn_of_guess(judge: Judge) -> None:
         warn(f"judge {judge.name} is not calibrated, its marks are a guess: debias-sd calibrate --judge {judge.name}")
 
 
-def _prompts(arguments: argparse.Namespace, base: DiffusionPipeline) -> tuple[list[str], dict[str, Any]]:
-    """The prompts, and what the report says of them."""
-    from debias_sd.comparison import is_checked
-    from debias_sd.heldout import prompt_set
+def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The prompts of a file, and what the report says of them."""
     from debias_sd.prompt_files import read_prompt_file
     from debias_sd.report import hash_texts
 
-    if arguments.prompts is None:
-        if not is_checked(base):
-            raise ValueError("--prompts is not set, only the embedded world has prompts of its own; give a file.")
-        texts = [caption.text for caption in prompt_set(arguments.seed, count=arguments.count or 200).captions]
-        about = {"prompts": "world", "empty": 0, "repeated": 0}
-    else:
-        found = read_prompt_file(arguments.prompts).first(arguments.count)
-        texts = found.texts
-        about = {"prompts": arguments.prompts.name, "empty": found.empty, "repeated": found.repeated}
-        for count, what in ((found.empty, "empty prompts left out"), (found.repeated, "prompts stand there again")):
-            if count:
-                warn(f"{arguments.prompts}: {count:,} {what}.")
+    found = read_prompt_file(arguments.prompts).first(arguments.count)
+    for count, what in ((found.empty, "empty prompts left out"), (found.repeated, "prompts stand there again")):
+        if count:
+            warn(f"{arguments.prompts}: {count:,} {what}.")
+    about = {"prompts": arguments.prompts.name, "empty": found.empty, "repeated": found.repeated}
+    return found.texts, about | {"count": len(found.texts), "texts_sha256": hash_texts(found.texts)}
+
+
+def _worlds_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The held-out prompts of the embedded world, and what the report says of them."""
+    from debias_sd.heldout import prompt_set
+    from debias_sd.report import hash_texts
+
+    texts = [caption.text for caption in prompt_set(arguments.seed, count=arguments.count or 200).captions]
+    about = {"prompts": "world", "empty": 0, "repeated": 0}
     return texts, about | {"count": len(texts), "texts_sha256": hash_texts(texts)}
 
 
 def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> None:
+    """ValueError where the embedded world's prompts or checker are asked for with another base."""
     from debias_sd.comparison import is_checked
 
+    if not is_checked(base) and arguments.prompts is None:
+        raise ValueError("--prompts is not set, only the embedded world has prompts of its own; give a file.")
     if not is_checked(base) and (not arguments.judge or CHECKER in arguments.judge):
         raise ValueError(
             "the checker reads pictures of the embedded world alone, this base draws others; give --judge "
@@ -163,12 +184,26 @@ class _Drawn:
         self.albums: dict[str, Album] = {}
         self.about: dict[str, dict[str, Any]] = {}
 
+    def add(self, way: Way, album: Album, hashes: dict[str, str]) -> None:
+        """Take in the pictures of one way."""
+        window = way.pipe.tokenizer.model_max_length
+        self.albums[way.name] = album
+        self.about[way.name] = hashes | {
+            "window": window,
+            "in_windows": way.chunk is not None,
+            "prompts_past_window": int((self.sentences.tokens > window).sum()),
+            "pictures": {"drawn": album.drawn, "found": album.found, "black": album.black},
+        }
+        if album.black:
+            warn(f"{way.name}: {album.black} pictures are all black; a safety checker hides what it objects to.")
+
 
 def _draw(
     base: DiffusionPipeline,
     encoders: dict[str, str],
     texts: list[str],
-    arguments: argparse.Namespace,
+    seeds: list[int],
+    sampling: Sampling,
     *,
     folder: Path,
 ) -> _Drawn:
@@ -179,30 +214,18 @@ def _draw(
     from debias_sd.generation.store import PictureStore, common_settings, hash_pipeline
     from debias_sd.report import hash_file
 
-    seeds, sampling = _seeds(arguments), _sampling(arguments)
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
     store, start_bar = PictureStore(folder, settings), _bars()
-    drawn, known = _Drawn(sentences_in(texts, base.tokenizer)), {}
+    drawn, known = _Drawn(sentences_in(texts, base.tokenizer)), WeakKeyDictionary()
     for name, source in encoders.items():
-        own = source == "base" and arguments.base is not None
+        own = source == OWN
         encoder = None if own else TextEncoder.load(source)
         weights = None if own else hash_file(find_encoder_folder(source) / "model.safetensors")
         for way in ways_for(base, name, encoder):
             digest = hash_pipeline(way.pipe, known)
             step = start_bar(f"pictures of {way.name}", len(seeds) * len(texts))
             album = draw_album(way, texts, seeds, store=store, pipeline_sha256=digest, sampling=sampling, progress=step)
-            drawn.albums[way.name] = album
-            window = way.pipe.tokenizer.model_max_length
-            drawn.about[way.name] = {
-                "sha256": weights or digest,
-                "pipeline_sha256": digest,
-                "window": window,
-                "in_windows": way.chunk is not None,
-                "prompts_past_window": int((drawn.sentences.tokens > window).sum()),
-                "pictures": {"drawn": album.drawn, "found": album.found, "black": album.black},
-            }
-            if album.black:
-                warn(f"{way.name}: {album.black} pictures are all black; a safety checker hides what it objects to.")
+            drawn.add(way, album, {"sha256": weights or digest, "pipeline_sha256": digest})
     return drawn
 
 

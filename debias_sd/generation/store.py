@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,18 @@ def common_settings(*, steps: int, guidance: float, batch: int) -> dict[str, Any
     return {"steps": steps, "guidance": guidance, "batch": batch, "versions": installed_versions()}
 
 
-def hash_pipeline(pipe: DiffusionPipeline, known: dict[int, str] | None = None) -> str:
+def hash_pipeline(pipe: DiffusionPipeline, known: MutableMapping[torch.nn.Module, str] | None = None) -> str:
     """SHA-256 of a pipeline's class, weights, dtypes, device type, tokenizer windows and scheduler.
 
-    `known` keeps the hashes of modules by their id, for pipelines that share them.
+    `known` keeps the hashes of modules, for pipelines that share them.
     """
     known = {} if known is None else known
     digest = hashlib.sha256(f"{type(pipe).__name__} {pipe.device.type}\n".encode())
     for name, part in sorted(pipe.components.items()):
         if isinstance(part, torch.nn.Module):
-            if id(part) not in known:
-                known[id(part)] = _hash_module(part)
-            digest.update(f"{name} {known[id(part)]}\n".encode())
+            if part not in known:
+                known[part] = _hash_module(part)
+            digest.update(f"{name} {known[part]}\n".encode())
         elif hasattr(part, "model_max_length"):
             digest.update(f"{name} {part.model_max_length} {part.pad_token_id}\n".encode())
         elif name == "scheduler":

@@ -1,0 +1,178 @@
+"""`debias-sd evaluate fidelity --prompts --judge`: a real pipeline, real judges, a report; faults in one sentence."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny import LONG_PROMPT, save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny_judges import save_blip, save_llava
+from tiny_world import save_tiny_clip, tiny_pipeline
+
+from debias_sd.captions import split_sentences
+from debias_sd.cli import main
+from debias_sd.report import Report
+
+PROMPTS = [LONG_PROMPT, "A red cat. Two dogs behind a blue door.", "", "A red cat. Two dogs behind a blue door."]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures")
+    tiny_sd_pipeline().save_pretrained(root / "sd")
+    tiny_encoder().save(root / "long")
+    save_clip_model(root / "clip")
+    save_llava(root / "llava")
+    save_blip(root / "blip")
+    tiny_pipeline().save_pretrained(root / "world")
+    save_tiny_clip(root / "world-clip")
+    (root / "prompts.jsonl").write_text("\n".join(json.dumps({"id": n, "prompt": p}) for n, p in enumerate(PROMPTS)))
+    return root
+
+
+def fidelity(world, out, *options, base="sd", encoders=("clip-s0=base", "long-s0={}/long")):
+    names = [encoder.format(world) for encoder in encoders]
+    command = ["evaluate", "fidelity", "--encoder", *names, "--out", out, "--steps", 1, "--samples", 20]
+    command += ["--base", world / base] if base else []
+    return main([str(part) for part in (*command, *options)])
+
+
+def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
+    out, specs = tmp_path / "r.json", [f"clip:{world / 'clip'}", f"vqa:{world / 'llava'}", f"vqa:{world / 'blip'}"]
+    judges = [option for spec in specs for option in ("--judge", spec)]
+    options = ["--prompts", world / "prompts.jsonl", *judges, "--seeds", 0, 3, "--pictures", tmp_path / "kept"]
+    assert fidelity(world, out, *options) == 0
+    said = capsys.readouterr()
+    report = Report.read(out)
+    assert report.kind == "fidelity-judged"
+    assert list(report.encoders) == ["clip-s0", "clip-chunked-s0", "clip-stretched-s0", "long-s0"]
+    assert {name: report.settings[name] for name in ("count", "empty", "repeated", "seeds", "steps", "batch")} == {
+        "count": 3, "empty": 1, "repeated": 1, "seeds": [0, 3], "steps": 1, "batch": 1,
+    }  # fmt: skip
+    for name, result in report.encoders.items():
+        assert len(result["judges"]) == 3
+        assert result["pictures"] == {"drawn": 6, "found": 0, "black": 0}
+        assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0") else 248)
+        assert result["prompts_past_window"] == (1 if result["window"] == 77 else 0)
+        for scores in result["judges"].values():
+            assert np.shape(scores["scores"]) == (2, len(split_sentences(LONG_PROMPT)) + 2 + 2)
+            assert len(scores["late_per_prompt"]) == 3
+    assert len(report.encoders["long-s0"]["sha256"]) == 64
+    assert len(report.extra["differences_of_pictures"]) == 3
+    assert all(len(pairs) == 6 for pairs in report.extra["differences_of_pictures"].values())
+    assert len(report.extra["agreement"]) == 3
+    assert [judge["sha256"] for judge in report.extra["judges"].values()]
+    assert "1 empty prompts left out" in said.err
+    assert "1 prompts stand there again" in said.err
+    assert said.err.count("is not calibrated, its marks are a guess") == 3
+    assert said.out.count("late details drawn") == 12
+    kept = sorted(path.name for path in (tmp_path / "kept" / "long-s0").iterdir())
+    assert kept == [f"0000{number}-s{seed}.png" for number in range(3) for seed in (0, 3)]
+    assert fidelity(world, tmp_path / "again.json", *options) == 0
+    again = Report.read(tmp_path / "again.json")
+    for name, result in again.encoders.items():
+        assert result["pictures"] == {"drawn": 0, "found": 6, "black": 0}
+        assert result["judges"] == report.encoders[name]["judges"]
+    assert again.extra == report.extra
+
+
+def test_seeds_are_those_of_stock_diffusers(world, tmp_path):
+    options = ["--prompts", world / "prompts.jsonl", "--judge", f"clip:{world / 'clip'}", "--pictures", tmp_path]
+    assert fidelity(world, tmp_path / "r.json", *options, "--seeds", 4, "--count", 2, encoders=("own=base",)) == 0
+    pipe = tiny_sd_pipeline()
+    output = pipe(
+        PROMPTS[1],
+        num_inference_steps=1,
+        guidance_scale=7.5,
+        generator=torch.Generator().manual_seed(4_000_001),
+        output_type="np",
+    )
+    with Image.open(tmp_path / "own" / "00001-s4.png") as picture:
+        assert np.array_equal(np.asarray(picture), np.rint(255 * output.images[0]).astype(np.uint8))
+
+
+def test_reports_become_tables_plots_and_a_page(world, tmp_path, capsys):
+    judge, out, calibration = f"clip:{world / 'world-clip'}", tmp_path / "r.json", tmp_path / "judge.json"
+    assert main(["calibrate", "--judge", judge, "--count", "8", "--samples", "9", "--out", str(calibration)]) == 0
+    options = ["--judge", "checker", "--judge", judge, "--calibration", calibration, "--count", 3]
+    assert fidelity(world, out, *options, base="world", encoders=("base-s0={}/world-clip",)) == 0
+    report = Report.read(out)
+    assert report.settings["prompts"] == "world"
+    name = f"clip:{world.name}/world-clip"
+    assert list(report.extra["agreement"]) == [f"{name} against checker"]
+    assert report.extra["judges"][name]["thresholds"]["source"] == "world, 4 pictures"
+    capsys.readouterr()
+    plots = ["--html", str(tmp_path / "page.html"), "--plots", str(tmp_path / "plots")]
+    assert main(["report", str(out), str(calibration), *plots]) == 0
+    text = capsys.readouterr().out
+    for title in (
+        "### Pictures by checker", f"### Pictures by {name}", "### Differences in late details",
+        "### Judges against each other", "### Judges where the content is known",
+    ):  # fmt: skip
+        assert title in text
+    late = report.encoders["base-s0"]["judges"]["checker"]["late_detail"]
+    assert f"| base-s0 | {late:.1f} |" in text
+    names = {"pictures-checker.png", f"pictures-{name.replace(':', '-').replace('/', '-')}.png"}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == names
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "Pictures by checker" in page
+
+
+def test_the_checker_is_the_judge_of_the_worlds_pictures_where_none_is_named(world, tmp_path):
+    (tmp_path / "own.txt").write_text(
+        "There is a small red star in the top left. A large blue ring sits in the center.\n"
+    )
+    options = ["--prompts", tmp_path / "own.txt", "--no-floor"]
+    assert fidelity(world, tmp_path / "r.json", *options, base="world", encoders=("base={}/world-clip",)) == 0
+    (scores,) = Report.read(tmp_path / "r.json").encoders["base"]["judges"].items()
+    assert scores[0] == "checker"
+    assert scores[1]["judged"] == 2
+    assert "floor" not in scores[1]
+
+
+def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("A red cat.\nA blue dog, detailed\n8k\n")
+    options = ["--prompts", tmp_path / "short.txt", "--judge", f"clip:{world / 'clip'}"]
+    assert fidelity(world, tmp_path / "r.json", *options, encoders=("own=base",)) == 0
+    said = capsys.readouterr()
+    assert "every prompt is one sentence, so there are no late details" in said.err
+    assert "could not judge 1 of 3 sentences of own." in said.err
+    assert "own: late details drawn – %" in said.out
+    assert Report.read(tmp_path / "r.json").encoders["own"]["judges"][f"clip:{world.name}/clip"]["judged"] == 2
+    assert main(["report", str(tmp_path / "r.json")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "message"),
+    [
+        (["--prompts", "none.txt", "--judge", "clip:CLIP"], "sd", "file of prompts none.txt cannot be read"),
+        (["--prompts", "PROMPTS"], "sd", "the checker reads pictures of the embedded world alone"),
+        (
+            ["--prompts", "PROMPTS", "--judge", "checker"],
+            "sd",
+            "the checker reads pictures of the embedded world alone",
+        ),
+        (["--judge", "clip:CLIP"], "sd", "--prompts is not set, only the embedded world has prompts of its own"),
+        (["--prompts", "PROMPTS", "--judge", "eyes"], "sd", "judge 'eyes' is none"),
+        (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--seeds", "1", "1"], "sd", "--seeds are [1, 1]"),
+        (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--batch", "0"], "sd", "--batch is 0"),
+        (
+            ["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--calibration", "x.json"],
+            "sd",
+            "report x.json does not exist",
+        ),
+        (["--pictures", "x"], "world", "--pictures goes with --prompts or --judge"),
+        ([], "sd", "pictures of this base are not the embedded world's"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(world, tmp_path, capsys, options, base, message):
+    filled = [
+        option.replace("PROMPTS", str(world / "prompts.jsonl")).replace("CLIP", str(world / "clip"))
+        for option in options
+    ]
+    assert fidelity(world, tmp_path / "r.json", *filled, base=base, encoders=("own={}/world-clip",)) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith(f"debias-sd: error: {message}")
+    assert not (tmp_path / "r.json").exists()
