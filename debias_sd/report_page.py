@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import html
 import re
+from collections.abc import Mapping, Sequence
 
+from debias_sd.report_examples import Gallery
 from debias_sd.report_tables import Table
 
 _STYLE = """
@@ -20,12 +22,17 @@ th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--rule); text-align
 th:first-child, td:first-child { text-align: left; }
 tbody tr:nth-child(even) { background: var(--band); }
 img { max-width: 100%; background: #fff; border-radius: 6px; }
+.example { display: flex; gap: 1rem; align-items: flex-start; margin: .8rem 0; flex-wrap: wrap; }
+.example p { flex: 1 1 18rem; }
+figure { margin: 0; } figcaption { font-size: .8em; color: var(--soft); }
 code { font-size: .85em; overflow-wrap: anywhere; }
 """
 
 
-def make_page(title: str, tables: list[Table], plots: dict[str, bytes]) -> str:
-    """Return the page: plots (PNG by file name) first, then every table."""
+def make_page(
+    title: str, tables: Sequence[Table], plots: Mapping[str, bytes], galleries: Sequence[Gallery] = ()
+) -> str:
+    """Return the page: plots (PNG by file name) first, then every table, then pictures with their texts."""
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -38,7 +45,19 @@ def make_page(title: str, tables: list[Table], plots: dict[str, bytes]) -> str:
         words = name.removesuffix(".png")
         parts.append(f"<h2>{html.escape(words)}</h2>")
         parts.append(f'<img alt="{html.escape(words)}; the numbers are in the tables" src="{address}">')
-    return "\n".join([*parts, *map(_table_html, tables), "</body></html>", ""])
+    return "\n".join([*parts, *map(_table_html, tables), *map(_gallery_html, galleries), "</body></html>", ""])
+
+
+def _gallery_html(gallery: Gallery) -> str:
+    rows = []
+    for text, pictures in gallery.rows:
+        figures = "".join(
+            f'<figure><img alt="" src="data:image/jpeg;base64,{shown.jpeg}">'
+            f"<figcaption>{html.escape(shown.words)}</figcaption></figure>"
+            for shown in pictures
+        )
+        rows.append(f'<div class="example">{figures}<p>{html.escape(text)}</p></div>')
+    return f"<h2>{html.escape(gallery.title)}</h2>\n" + "\n".join(rows)
 
 
 def _table_html(table: Table) -> str:

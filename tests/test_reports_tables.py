@@ -1,10 +1,14 @@
 """Reports side by side: every number from the JSON, published rows beside ours, one page that needs nothing else."""
 
+import base64
+import html
+import io
 import json
 import re
 import sys
 
 import pytest
+from PIL import Image
 from tiny import save_clip_model
 from tiny_sets import make_coco, make_docci, make_urban1k
 
@@ -153,3 +157,31 @@ def test_paper_measures_what_is_there_and_names_the_rest(world, tmp_path, capsys
     assert "holds none of urban1k, dci" in err
     code, _, err = call(capsys, "evaluate", "paper", *encoder, "--out", tmp_path / "no.json")
     assert "--data-root is not set" in err
+
+
+def test_the_page_shows_the_captions_that_an_encoder_fails_on(world, tmp_path, capsys):
+    code, _, _ = call(capsys, "report", world / "a.json", "--html", tmp_path / "p.html")
+    assert code == 0
+    report, page = Report.read(world / "a.json"), (tmp_path / "p.html").read_text()
+    examples = report.encoders["mine"]["sets"]["docci"]["examples"]
+    assert [one["rank"] for one in examples] == sorted((one["rank"] for one in examples), reverse=True)
+    assert 1 < examples[0]["rank"] == max(one["rank"] for one in examples)
+    assert all(one["first"] != one["picture"] for one in examples)
+    assert "docci: captions that mine fails on" in page
+    assert f"its own, rank {examples[0]['rank']}" in page
+    assert html.escape(examples[0]["caption"]) in page
+    pictures = report.extra["pictures"]["docci"]
+    assert {int(name) for name in pictures} >= {one[key] for one in examples for key in ("picture", "first")}
+    shown = re.findall(r"data:image/jpeg;base64,([^\"]+)", page)
+    assert set(shown) == set(pictures.values())
+    with Image.open(io.BytesIO(base64.b64decode(shown[0]))) as picture:
+        assert picture.size == (48, 32)
+
+
+def test_what_is_no_picture_gets_into_no_address(world, tmp_path, capsys):
+    content = json.loads((world / "a.json").read_text())
+    content["extra"]["pictures"]["docci"] = dict.fromkeys(content["extra"]["pictures"]["docci"], '"><script>1</script>')
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    assert call(capsys, "report", tmp_path / "b.json", "--html", tmp_path / "p.html")[0] == 0
+    assert "<script" not in (tmp_path / "p.html").read_text()
+    assert "data:image/jpeg" not in (tmp_path / "p.html").read_text()

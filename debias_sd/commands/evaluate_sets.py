@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cache", type=Path, metavar="DIR", help="where features are kept (default: the user's cache)")
     group.add_argument("--no-cache", action="store_true", help="embed everything again, keep nothing")
     group.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    group.add_argument(
+        "--examples", type=int, default=4, metavar="N", help="worst captions kept with small pictures (default 4)"
+    )
     group.add_argument("--samples", type=int, default=1000, help="draws of the 95 %% intervals (default 1000)")
 
 
@@ -91,7 +94,10 @@ def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]]
     from debias_sd.evaluation.measure import Plan
     from debias_sd.probes import probe_names
 
-    return Plan(tuple(probe_names(arguments.probes or [])), arguments.seed, arguments.samples, by_set or {})
+    if arguments.examples < 0:
+        raise ValueError(f"--examples is {arguments.examples}, it must be 0 or more; leave it out for 4.")
+    probes = tuple(probe_names(arguments.probes or []))
+    return Plan(probes, arguments.seed, arguments.samples, by_set or {}, arguments.examples)
 
 
 def open_set(name: str, arguments: argparse.Namespace) -> Records:
@@ -127,7 +133,7 @@ def report_parts(
         "probes": list(plan.probes),
         "samples": plan.samples,
     }
-    extra = {"differences": measured.differences, "work": running.work()}
+    extra = {"differences": measured.differences, "work": running.work(), "pictures": measured.pictures}
     return measured.encoders, settings | running.settings(), extra
 
 

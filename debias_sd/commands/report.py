@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write Markdown to standard output, and what was asked for beside it."""
     from debias_sd.report import check_writable, write_atomically
-    from debias_sd.report_judged import TABLES, quarter_plots
+    from debias_sd.report_examples import example_galleries
+    from debias_sd.report_judged import TABLES, picture_galleries, quarter_plots
     from debias_sd.report_page import make_page
     from debias_sd.report_plots import make_plots
     from debias_sd.report_reading import KIND as READING
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         check_writable(arguments.html)
         title = ", ".join(path.stem for path in arguments.reports)
-        write_atomically(arguments.html, make_page(title, tables, plots).encode())
+        galleries = [*example_galleries(entries), *picture_galleries(entries)]
+        write_atomically(arguments.html, make_page(title, tables, plots, galleries).encode())
     if arguments.plots is not None:
         for name, content in plots.items():
             write_atomically(arguments.plots / name, content)

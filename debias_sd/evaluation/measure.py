@@ -17,6 +17,7 @@ import numpy as np
 from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.records import Records
 from debias_sd.evaluation.embedding import Embedder, Progress
+from debias_sd.evaluation.examples import thumbnail, worst_captions
 from debias_sd.evaluation.intervals import SCORES, draw_scores, intervals_of, scores_of
 from debias_sd.evaluation.pool import CaptionPool, make_pool
 from debias_sd.evaluation.towers import describe_towers
@@ -29,22 +30,27 @@ WAYS = ("t2i", "i2t")
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What is measured: probes by name, the seed of what they draw, the draws of the intervals; `by_set` has the
-    probes of the sets that have their own.
+    probes of the sets that have their own. `examples`: the worst captions of each set that are kept with pictures.
     """
 
     probes: tuple[str, ...] = ("keep",)
     seed: int = 0
     samples: int = 1000
     by_set: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    examples: int = 0
 
 
 @dataclasses.dataclass
 class Measured:
-    """Results by encoder; differences by set, pair and probe; notes for a person to read."""
+    """Results by encoder; differences by set, pair and probe; notes for a person to read.
+
+    `pictures`: by set, small pictures in base64 by their number in the pool, those that examples name.
+    """
 
     encoders: dict[str, dict[str, Any]]
     differences: dict[str, dict[str, dict[str, Any]]]
     notes: list[str]
+    pictures: dict[str, dict[str, str | None]] = dataclasses.field(default_factory=dict)
 
 
 def measure_sets(
@@ -72,6 +78,10 @@ def measure_sets(
             drawn[name], result = _measure_probes(embedder, images, pool, plan, name=name, progress=progress)
             measured.encoders[name]["sets"][label] = pool.describe() | result
             measured.notes += _cut_notes(name, label, result)
+            seen = measured.pictures.setdefault(label, {})
+            for place in {place for one in result["examples"] for place in (one["picture"], one["first"])}:
+                if str(place) not in seen:
+                    seen[str(place)] = thumbnail(records[kept[place]].image)
         measured.differences[label] = _differences(drawn)
     return measured
 
@@ -89,6 +99,7 @@ def _measure_probes(
 ) -> tuple[dict[tuple[str, str], np.ndarray], dict[str, Any]]:
     drawn: dict[tuple[str, str], np.ndarray] = {}
     probes: dict[str, Any] = {}
+    examples: list[dict[str, Any]] = []
     chosen = useful_probes(plan.by_set.get(pool.name, plan.probes), pool.captions)
     told = progress(f"{pool.name}: captions by {name}", len(chosen) * len(pool.captions))
     for probe in chosen:
@@ -98,7 +109,9 @@ def _measure_probes(
         ranks = retrieval_ranks(images, features, pool.image_of_caption)
         probes[probe] = _scores(ranks, pool, plan, probe, drawn) | {"tokens": _token_counts(embedder, texts)}
         probes[probe]["changed"] = sum(one != other for one, other in zip(texts, pool.captions, strict=True))
-    return drawn, {"probes": probes}
+        if probe == "keep":
+            examples = worst_captions(images, features, ranks.t2i, pool, count=plan.examples)
+    return drawn, {"probes": probes, "examples": examples}
 
 
 def _scores(
