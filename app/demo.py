@@ -13,6 +13,7 @@ from app.assets import read_asset
 from app.body import BodyLimit
 from app.events import Events
 from app.examples import draw_example, examples
+from app.gate import Gate
 from app.keep import downloads_html
 from app.models import Models
 from app.notes import also_read_by, judged_by
@@ -210,7 +211,7 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
         enable_monitoring=False,
         footer_links=["api"],
         mcp_server=False,
-        app_kwargs={"middleware": [Middleware(BodyLimit)], "routes": [ruler_route(models)]},
+        app_kwargs={"middleware": [Middleware(Gate), Middleware(BodyLimit)], "routes": [ruler_route(models)]},
         state_session_capacity=100,
         show_error=False,
         ssr_mode=False,

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -108,15 +109,53 @@ def test_only_the_comparison_is_offered(url):
         assert list(json.load(answer)["named_endpoints"]) == ["/compare"]
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", str(ROOT / "README.md"), "app/settings.py", "../README.md"])
-def test_no_file_is_served(url, path):
-    assert status_of(f"{url}/gradio_api/file={path}") in (403, 404)
+FILES = ("/etc/passwd", str(ROOT / "README.md"), "app/settings.py", "../README.md", "..%2f..%2fetc%2fpasswd")
 
 
-def test_no_file_is_taken(url):
+@pytest.mark.parametrize(
+    "route", ["/gradio_api/file=", "/file=", "/gradio_api/file/", "/static/", "/assets/", "/svelte/", "/"]
+)
+def test_no_file_is_served(url, route):
+    assert {status_of(f"{url}{route}{path}") for path in FILES} <= {403, 404}
+
+
+def test_no_address_is_fetched_for_the_caller(url):
+    """Not even one of this machine that would answer: the app itself."""
+    for route in ("/gradio_api/file=", "/gradio_api/proxy=", "/file=", "/proxy="):
+        for address in (f"{url}/robots.txt", "http://169.254.169.254/latest/meta-data", "file:///etc/passwd"):
+            assert status_of(f"{url}{route}{address}") == 404
+            assert status_of(f"{url}{route}{quote(address, safe='')}") == 404
+
+
+@pytest.mark.parametrize("route", ["upload", "vibe-edit", "vibe-code", "process_recording", "component_server"])
+def test_nothing_is_taken_and_nothing_is_edited(url, route):
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nhello\r\n--x--\r\n'
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
-    assert status_of(urllib.request.Request(f"{url}/gradio_api/upload", body, kind)) == 413
+    assert status_of(urllib.request.Request(f"{url}/gradio_api/{route}", body, kind)) == 404
+
+
+def test_a_file_or_an_address_in_place_of_a_prompt_is_refused_unread(url):
+    """Gradio would open `path` and fetch `url` of such data where a component takes files; none does."""
+    for prompt in (
+        {"path": "/etc/passwd"},
+        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
+        {"url": url},
+    ):
+        answer = ask(url, prompt)
+        assert "root:" not in json.dumps(answer)
+        assert "error" in answer
+
+
+def test_rulers_are_the_text_that_was_sent(url):
+    answer = urllib.request.urlopen(urllib.request.Request(f"{url}/rulers", "<b>A star</b> \u2028 🙂".encode()))
+    with answer:
+        page = answer.read().decode()
+        assert answer.headers["content-type"].startswith("text/html")
+    assert page.count("<section") == 3
+    assert "&lt;b&gt;A star&lt;/b&gt;" in page
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/rulers", b"\xff\xfe a" * 9000)) as answer:
+        assert "The prompt has 36,000 characters, allowed are 20,000; shorten it." in answer.read().decode()
+    assert status_of(f"{url}/rulers") == 405
 
 
 def test_a_long_body_is_refused(url):
