@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from debias_sd.report_examples import Gallery, Shown, is_jpeg
 from debias_sd.report_plots import COLOURS, draw_png
 from debias_sd.report_tables import Entry, Table, cell, interval_cell
 
@@ -108,6 +109,29 @@ def _mark(found: Mapping[str, Any], mark: str, right: str) -> str:
     if threshold is None:
         return "never"
     return f"{threshold:.2f}" + (f" ({share:.0f} % {right})" if share is not None else "")
+
+
+def picture_galleries(entries: list[Entry]) -> list[Gallery]:
+    """Some prompts of each report with every encoder's picture, and how many late details the first judge found."""
+    galleries = []
+    for report in {id(e.report): e.report for e in entries if e.report.kind == PICTURES_KIND}.values():
+        rows = []
+        for number, example in enumerate(report.extra.get("examples", [])):
+            shown = [
+                Shown(_words(way, report.encoders[way]["judges"], number), jpeg)
+                for way, jpeg in example["pictures"].items()
+                if is_jpeg(jpeg)
+            ]
+            rows.append((example["prompt"], tuple(shown)))
+        if rows:
+            galleries.append(Gallery(f"Pictures of {report.settings['prompts']}", tuple(rows)))
+    return galleries
+
+
+def _words(way: str, by_judge: Mapping[str, Any], number: int) -> str:
+    judge, scores = next(iter(by_judge.items()))
+    drawn, judged = scores["late_per_prompt"][number]
+    return f"{way}: {drawn} of {judged} late details by {judge}"
 
 
 TABLES = {PICTURES_KIND: picture_tables, JUDGE_KIND: judge_tables}

@@ -117,6 +117,8 @@ def test_reports_become_tables_plots_and_a_page(world, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "plots").iterdir()} == names
     page = (tmp_path / "page.html").read_text()
     assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/jpeg;base64,") == 3 * 3
+    assert "base-chunked-s0: " in page
     assert "Pictures by checker" in page
 
 

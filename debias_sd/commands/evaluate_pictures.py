@@ -61,7 +61,7 @@ def is_asked_for(arguments: argparse.Namespace) -> bool:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges are loaded once first: their faults show before the work."""
-    from debias_sd.generation.measure import judge_albums
+    from debias_sd.generation.measure import example_pictures, judge_albums
     from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
@@ -79,6 +79,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
         drawn = _draw(base, encoders, texts, seeds, sampling, folder=arguments.pictures or Path(scratch))
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
+        examples = example_pictures(drawn.albums)
         del base  # the judges take its place in memory
         _free(device)
         judged = judge_albums(
@@ -93,7 +94,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         "samples": arguments.samples,
     }  # fmt: skip
     extra = {"judges": judged.judges, "differences_of_pictures": judged.differences, "agreement": judged.agreement}
-    return results, settings, extra
+    return results, settings, extra | {"examples": examples}
 
 
 def _free(device: torch.device) -> None:

@@ -11,11 +11,13 @@ from itertools import combinations
 from typing import Any
 
 from debias_sd.bootstrap import SAMPLES
+from debias_sd.evaluation.examples import thumbnail
 from debias_sd.generation.drawing import Album
 from debias_sd.generation.sentences import Sentences, Table, judge_album
 from debias_sd.generation.shares import agreement, difference, summarise
 from debias_sd.judges.verdict import Judge
 
+EXAMPLES = 6  # prompts whose pictures go into the report
 StartBar = Callable[[str, int], Callable[[int], object]]
 
 
@@ -62,7 +64,20 @@ def judge_albums(
                 wrong = summarise(judge_album(judge, first, sentences, shift=1, progress=step), sentences, samples=1)
                 kept = ("late_detail", "late_score", "all", "score")
                 encoders[way][judge.name]["floor"] = {name: wrong[name] for name in kept}
+        del judge  # before the next one is loaded
     return Judged(encoders, _differences(tables, sentences, samples), _agreements(tables), about)
+
+
+def example_pictures(albums: Mapping[str, Album], *, count: int = EXAMPLES) -> list[dict[str, Any]]:
+    """The first prompts with each encoder's picture of the first seed, small, as JPEG in base64."""
+    first = [album.shots[0][:count] for album in albums.values()]
+    return [
+        {
+            "prompt": shots[0].prompt,
+            "pictures": {way: thumbnail(shot.path) for way, shot in zip(albums, shots, strict=True)},
+        }
+        for shots in zip(*first, strict=True)
+    ]
 
 
 def _differences(tables: dict[str, dict[str, Table]], sentences: Sentences, samples: int) -> dict[str, dict[str, Any]]:
