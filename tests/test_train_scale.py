@@ -1,7 +1,9 @@
 """The same batch in other shapes: chunks, processes, recomputed, compiled, frozen; one loss, one gradient."""
 
 import json
+import resource
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from safetensors.torch import load_file
 
 from debias_sd.datasets.pictures import PictureFault
 from tests.gradient_step import first_step, largest_difference
-from tests.train_tiny import tiny_config, tiny_settings, train_tiny
+from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
+from train_encoder.__main__ import main
 from train_encoder.features import ImageFeatures
 from train_encoder.run import prepare
 from train_encoder.train import make_loader
@@ -137,6 +140,42 @@ def test_frozen_runs_of_records_replace_the_same_broken_pictures(base, tmp_path)
         wanted = run.towers.image_features(plain["pixel_values"])
         torch.testing.assert_close(frozen["image_features"], wanted, atol=1e-6, rtol=1e-5)
     assert sum(len(batch["faults"]) for batch in batches[0]) >= 1
+
+
+def test_features_of_replaced_pictures_are_computed_again(base, tmp_path, capsys):
+    lines = []
+    for number in range(8):
+        Image.new("RGB", (48, 48), (20 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        lines.append(json.dumps({"file_name": f"{number}.png", "text": f"a red star. a box {'. a disc' * number}."}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    settings = {"pretrained_model_name_or_path": str(base), "train_data": str(tmp_path), "recipe": "debias"}
+    settings |= {"image_features_dir": str(tmp_path / "kept"), "freeze_image_tower": True, "max_train_steps": 2}
+    said = []
+    for run in range(3):
+        if run == 2:
+            Image.new("RGB", (48, 48), (0, 99, 0)).save(tmp_path / "3.png")
+        train_tiny(tmp_path / f"run{run}", **settings)
+        said.append("pictures computed" in capsys.readouterr().out)
+    assert said == [True, False, True]
+    one, two = (np.load(path) for path in sorted((tmp_path / "kept").glob("*.npy")))
+    assert (one != two).any(axis=1).tolist() == [number == 3 for number in range(8)]
+
+
+def test_features_end_whole_or_not_at_all(base, tmp_path, capsys):
+    """A disk that fills up while they are written is one sentence, and leaves no part of them."""
+    settings = {"pretrained_model_name_or_path": str(base), "recipe": "debias", "freeze_image_tower": True}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+        code = main(arguments(tiny_settings(tmp_path / "run", **settings)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == "train_encoder: File too large; no checkpoint is there, so it starts from the beginning."
+    assert list((tmp_path / "run" / "image-features").iterdir()) == []
 
 
 def test_kept_features_are_mapped_by_each_worker_and_name_their_faults(tmp_path):

@@ -19,7 +19,7 @@ from debias_sd.captions import join_sentences
 from debias_sd.datasets.faults import Fault
 from debias_sd.datasets.listing import NO_CAPTION
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import PictureFault, read_rgb
+from debias_sd.datasets.pictures import PictureFault, picture_state, read_rgb
 from debias_sd.datasets.records import Records
 from debias_sd.datasets.shards import Shards
 from debias_sd.evaluation.preprocessing import Preprocessing
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from train_encoder.settings import TrainConfig
 
 SHORT_LIMIT = 75  # tokens of text in 77 positions
+LOOKED_AT = 100_000  # files whose state is asked for when kept features are looked up: a second on a disk
 
 
 class GlobalBatches(Sampler[list[int]]):
@@ -197,12 +198,15 @@ class RecordPairs(Dataset):
         return self.preprocessing.square(read_rgb(self.records[index].image))
 
     def identity(self) -> Iterator[str]:
-        """What tells these pictures from others: size, and every record's key with where its picture lies."""
+        """What tells these pictures from others: size, and of every record its key, where its picture lies, and how
+        that file is now: of more than `LOOKED_AT` records, of so many evenly spread over them."""
         whole = "" if self.preprocessing.shortest == self.size else f", {self.preprocessing}"
         yield f"pictures of {self.size}{whole}"
+        every = -(-len(self.records) // LOOKED_AT)
         for index in range(len(self.records)):
             record = self.records[index]
-            yield f"{record.key}\t{record.image}"
+            state = f"\t{picture_state(record.image)}" if index % every == 0 else ""
+            yield f"{record.key}\t{record.image}{state}"
 
     def _read(self, index: int, number: int) -> dict[str, Any]:
         record = self.records[index]

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,62 +87,109 @@ def load_features(
 ) -> ImageFeatures:
     """The features of pictures 0 to `count - 1`, from their file or made now by all processes together.
 
-    Raises ValueError when the folder cannot be written to.
+    Raises ValueError when the folder cannot be written to, or is not the same for all processes.
     """
+    from accelerate.utils import broadcast_object_list
+
     folder = Path(config.image_features_dir or Path(config.output_dir) / "image-features")
-    path = folder / f"{name_features(data, towers, config, count=count)}.npy"
-    if path.is_file() and path.with_suffix(".json").is_file():
+    # The main process looks at the pictures and at the folder, and all do what it found.
+    plan: list[Any] = [None, None, False]
+    if accelerator.is_main_process:
+        path = folder / f"{name_features(data, towers, config, count=count)}.npy"
+        plan = [path.name, uuid.uuid4().hex[:8], path.is_file() and path.with_suffix(".json").is_file()]
+        if not plan[2]:
+            _make_folder(folder)
+    name, run, is_there = broadcast_object_list(plan)
+    path = folder / name
+    if is_there:
         accelerator.print(f"image features of {count:,} pictures: {path}")
-        return ImageFeatures(path)
-    partial = folder / f".{path.name}.partial"
-    if accelerator.is_main_process:
-        _make_room(partial, (count, towers.feature_size))
-    accelerator.wait_for_everyone()
-    faults = _fill(accelerator, towers, data, config, partial, count=count)
-    if accelerator.is_main_process:
-        text = json.dumps({"pictures": count, "train_data": config.train_data, "faults": faults}, indent=1) + "\n"
-        write_atomically(path.with_suffix(".json"), text.encode())
-        os.replace(partial, path)
-        print(f"image features of {count:,} pictures computed: {path}")
-    accelerator.wait_for_everyone()
+    else:
+        parts = [folder / f".{name}.{run}.{rank}.partial" for rank in range(accelerator.num_processes)]
+        try:
+            faults = _compute(accelerator, towers, data, config, parts, count=count)
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                _join(parts, path, shape=(count, towers.feature_size), notes={"faults": faults} | _notes(config, count))
+                print(f"image features of {count:,} pictures computed: {path}")
+            accelerator.wait_for_everyone()
+        finally:
+            parts[accelerator.process_index].unlink(missing_ok=True)
+    if not path.is_file():
+        raise ValueError(
+            f"image features {path} are not on the disk of process {accelerator.process_index}; "
+            "name an image_features_dir that all machines share."
+        )
     return ImageFeatures(path)
 
 
-def _make_room(path: Path, shape: tuple[int, int]) -> None:
+def _notes(config: TrainConfig, count: int) -> dict[str, Any]:
+    return {"pictures": count, "train_data": config.train_data}
+
+
+def _make_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape).flush()
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(
-            f"image features cannot be written to {path.parent} ({error.strerror}); name another image_features_dir."
+            f"image features cannot be written to {folder} ({error.strerror}); name another image_features_dir."
         ) from error
 
 
+def _join(parts: list[Path], path: Path, *, shape: tuple[int, int], notes: dict[str, Any]) -> None:
+    """Make one file of the processes' parts, in the order of their ranks; whole or not at all."""
+    missing = [part for part in parts if not part.is_file()]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(parts)} processes left their image features elsewhere than in {path.parent}; "
+            "name an image_features_dir that all machines share."
+        )
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+    scratch = parts[0].with_suffix(".whole.partial")
+    try:
+        with open(scratch, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 24)
+        write_atomically(path.with_suffix(".json"), (json.dumps(notes, indent=1) + "\n").encode())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
 @torch.no_grad()
-def _fill(
+def _compute(
     accelerator: Accelerator,
     towers: AnyTowers,
     data: ShapesPairs | RecordPairs,
     config: TrainConfig,
-    path: Path,
+    parts: list[Path],
     *,
     count: int,
 ) -> dict[str, str]:
-    """Compute this process's rows; the faults of all processes by number."""
+    """Write this process's rows, one stretch of all, into its own part; the faults of all processes by number.
+
+    A file each: rows of one file that several machines write would share pages of a network disk.
+    """
     from accelerate.utils import gather_object
     from tqdm import tqdm
 
-    rows = np.lib.format.open_memmap(path, mode="r+")
-    mine = _Pictures(data, range(accelerator.process_index, count, accelerator.num_processes))
-    loader = DataLoader(mine, batch_size=BATCH, collate_fn=list, num_workers=config.dataloader_num_workers)
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    mine = range(count * rank // processes, count * (rank + 1) // processes)
+    pictures = _Pictures(data, mine)
+    loader = DataLoader(pictures, batch_size=BATCH, collate_fn=list, num_workers=config.dataloader_num_workers)
     faults: list[tuple[int, str]] = []
-    for items in tqdm(loader, desc="image features", disable=not accelerator.is_main_process):
-        faults += [(number, found) for number, found in items if isinstance(found, str)]
-        read = [(number, found) for number, found in items if not isinstance(found, str)]
-        if read:
-            pixels = normalise([image for _, image in read], data.mean, data.std).to(accelerator.device)
-            with autocast(accelerator, config):
-                features: Tensor = towers.image_features(pixels)
-            rows[[number for number, _ in read]] = features.float().cpu().numpy()
-    rows.flush()
+    parts[rank].parent.mkdir(parents=True, exist_ok=True)
+    with open(parts[rank], "wb") as file:
+        for items in tqdm(loader, desc="image features", disable=not accelerator.is_main_process):
+            rows = np.zeros((len(items), towers.feature_size), np.float32)
+            faults += [(number, found) for number, found in items if isinstance(found, str)]
+            read = [place for place, (_, found) in enumerate(items) if not isinstance(found, str)]
+            if read:
+                pixels = normalise([items[place][1] for place in read], data.mean, data.std).to(accelerator.device)
+                with autocast(accelerator, config):
+                    features: Tensor = towers.image_features(pixels)
+                rows[read] = features.float().cpu().numpy()
+            file.write(rows.tobytes())
     return {str(number): kind for number, kind in gather_object(faults)}

@@ -12,6 +12,7 @@ import io
 import os
 import stat
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,17 @@ def read_content(picture: Picture) -> bytes:
     if not content:
         raise PictureFault("empty file", picture)
     return content
+
+
+def picture_state(picture: Picture) -> str:
+    """Changes when a picture is replaced by another of the same name: size and time of its file, or a checksum."""
+    if isinstance(picture, Encoded):
+        return f"{zlib.crc32(picture.content):08x}"
+    try:
+        status = os.stat(picture.path if isinstance(picture, Piece) else picture)
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _read_file(picture: Path | Piece) -> bytes:
