@@ -117,13 +117,15 @@ def test_pictures_are_those_of_their_seeds_and_are_found_again(base, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.png")} == contents
 
 
-@pytest.mark.parametrize("change", ["steps", "prompt", "weights", "scheduler", "seed"])
+@pytest.mark.parametrize("change", ["steps", "prompt", "company", "weights", "scheduler", "seed"])
 def test_a_picture_drawn_with_something_else_is_drawn_again(base, tmp_path, change):
     album_of(base, tmp_path, prompts=PROMPTS[:2], seeds=(0,))
     pipe, prompts, seeds, changes = base, list(PROMPTS[:2]), (0,), {}
     if change == "steps":
         changes = {"steps": 2}
     elif change == "prompt":
+        prompts[0] = "Two cats."
+    elif change == "company":  # the first prompt's batch has another second one
         prompts[1] = "Two cats."
     elif change == "seed":
         seeds = (1,)

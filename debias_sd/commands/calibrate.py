@@ -15,6 +15,8 @@ from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 
 if TYPE_CHECKING:
+    import torch
+
     from debias_sd.judges.known import Known
 
 HELP = "measure a judge of pictures where the content is known, and choose its thresholds"
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--samples", type=int, default=1000, help="draws of the 95 %% intervals (default 1000)")
     parser.add_argument("--device", help="default: cuda where there is one, else cpu")
-    parser.add_argument("--dtype", choices=DTYPES, help="of vqa judges; default: float16 on cuda, else float32")
+    parser.add_argument("--dtype", choices=DTYPES, help="of vqa judges; default: bfloat16 on cuda, else float32")
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
@@ -60,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(arguments.out)
     quiet_loading()
     started = time.perf_counter()
-    known, (device, dtype) = _known(arguments), device_and_dtype(arguments)
+    known, (device, _) = _known(arguments), device_and_dtype(arguments)
     results: dict[str, Any] = {}
     for spec in dict.fromkeys(arguments.judge):
-        judge = load_judge(spec, device=str(device), dtype=dtype)
+        judge = load_judge(spec, device=str(device), dtype=judge_dtype(arguments.dtype, device))
         options = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples}
         with tqdm(total=len(known.pictures), desc=judge.name, unit="picture", leave=False) as bar:
             results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
@@ -74,6 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     Report(KIND, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
     return 0
+
+
+def judge_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """The dtype of a judge that answers questions: on a GPU bfloat16, for float16 overflows in many of them."""
+    import torch
+
+    return getattr(torch, name or ("bfloat16" if device.type == "cuda" else "float32"))
 
 
 def _check(arguments: argparse.Namespace) -> None:

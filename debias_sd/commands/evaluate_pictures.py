@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pictures", type=Path, metavar="DIR", help="keep the pictures; a run goes on with what is there"
     )
     group.add_argument("--batch", type=int, metavar="N", help="pictures at a time (default 1; embedded base 25)")
-    group.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda, else float32")
+    group.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda (judges: bfloat16), else float32")
     group.add_argument("--no-floor", action="store_true", help="do not judge pictures against other prompts too")
 
 
@@ -107,11 +108,9 @@ def _free(device: torch.device) -> None:
 
 def _loader(spec: str, arguments: argparse.Namespace, device: torch.device) -> Callable[[], Judge]:
     def load() -> Judge:
-        import torch
-
         from debias_sd.judges import load_judge
 
-        dtype = getattr(torch, arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+        dtype = judge_dtype(arguments.dtype, device)
         return load_judge(spec, device=str(device), dtype=dtype, calibration=arguments.calibration)
 
     return load

@@ -11,7 +11,7 @@ from debias_sd.encoder import TextEncoder
 from debias_sd.fidelity import SHORT_WINDOW, Way, draw, ways_of
 from debias_sd.generation.store import PictureStore, Shot
 from debias_sd.pipeline import STRETCHED, DiffusionPipeline, with_text_encoder
-from debias_sd.report import split_name
+from debias_sd.report import hash_texts, split_name
 
 Progress = Callable[[int], object]
 SEED_STEP = 1_000_000  # prompts of one seed have noise of their own, the same for every encoder
@@ -76,8 +76,16 @@ def draw_album(
 ) -> Album:
     """Draw every prompt with every seed; ValueError where a picture is NaN or cannot be kept."""
     about = {"pipeline": pipeline_sha256, "chunk": way.chunk}
+    company = [
+        hash_texts(list(prompts[number - number % sampling.batch :][: sampling.batch]))
+        for number in range(len(prompts))
+    ]
     shots = [
-        [store.shot(way.name, number, prompt, seed, **about) for number, prompt in enumerate(prompts)] for seed in seeds
+        [
+            store.shot(way.name, number, prompt, seed, **about, company=company[number])
+            for number, prompt in enumerate(prompts)
+        ]
+        for seed in seeds
     ]
     album = Album(way.name, shots)
     for seed, row in zip(seeds, shots, strict=True):
