@@ -63,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = read_settings(arguments)
         from app.demo import build_demo, launch
         from app.models import Models
-        from debias_sd.commands.terminal import quiet_loading
+        from debias_sd.commands.terminal import quiet_loading, say
         from debias_sd.pipeline import hide_loading_bars
 
+        say("app: loading the models")
         quiet_loading()
         hide_loading_bars()
         models = Models.load(settings)

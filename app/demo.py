@@ -24,6 +24,7 @@ from app.session import Session
 from app.settings import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
 from app.stage import empty_html
 from debias_sd.commands.sampling import EMBEDDED, REAL
+from debias_sd.commands.terminal import say
 
 _INTRO = (
     "<h1>What does the end of a prompt do?</h1><p>CLIP, Stable Diffusion's text encoder, reads 77 tokens and drops the "
@@ -201,7 +202,9 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
     if settings.example and settings.is_embedded:
         draw_example(models, settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
-    demo.launch(
+    _, address, public = demo.launch(
+        prevent_thread_lock=True,
+        quiet=True,
         server_name=settings.host,
         server_port=settings.port,
         share=settings.share,
@@ -219,3 +222,5 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
         css=read_asset("style.css"),
         head=look.head(),
     )
+    say(f"app: open {address} in a browser" + (f", or {public} from anywhere" if public else "") + "; Ctrl-C ends it")
+    demo.block_thread()
