@@ -112,8 +112,9 @@ def test_options_belong_to_their_kinds(world, tmp_path, capsys, kind, option, se
 
 
 @pytest.mark.slow
-def test_several_processes_have_the_numbers_of_one(world, tmp_path):
-    command = [*map(str, sets(world, "--data", world / "own", "--probes", "debias", "--no-cache"))]
+@pytest.mark.parametrize("kind", [("retrieval", "--probes", "debias"), ("attention",)], ids=["retrieval", "attention"])
+def test_several_processes_have_the_numbers_of_one(world, tmp_path, kind):
+    command = [*map(str, sets(world, *kind[1:], "--data", world / "own", "--no-cache", kind=kind[0]))]
     command = ["-m", "debias_sd", "evaluate", *command, "--out"]
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--rdzv_backend", "c10d"]
     settings = {"cwd": tmp_path, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "check": True}
@@ -121,4 +122,5 @@ def test_several_processes_have_the_numbers_of_one(world, tmp_path):
     subprocess.run([sys.executable, *launch, "--rdzv_endpoint", "localhost:0", *command, "two.json"], **settings)
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
     assert two["encoders"] == one["encoders"]
+    assert two["extra"] == one["extra"]
     assert (one["settings"]["processes"], two["settings"]["processes"]) == (1, 2)
