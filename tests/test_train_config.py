@@ -75,7 +75,9 @@ def test_what_an_engine_cannot_do_is_one_sentence():
     config = tiny_config(Path("x"), eval_steps=1)
     for engine in ("whole", "deepspeed"):
         check_engine(engine, config)
-    with pytest.raises(ValueError, match="^eval_steps and validation_steps read whole weights and the engine is shards"):
+    with pytest.raises(
+        ValueError, match="^eval_steps and validation_steps read whole weights and the engine is shards"
+    ):
         check_engine("shards", config)
 
 
@@ -114,6 +116,11 @@ def test_command_line_wins_over_the_file(tmp_path):
     [
         ({"learning_rat": 1}, "unknown setting 'learning_rat'; the nearest is 'learning_rate'"),
         ({"max_train_steps": "ten"}, "max_train_steps is 'ten', a value of type int is needed"),
+        ({"train_batch_size": [8]}, "train_batch_size is [8], a value of type int is needed"),
+        ({"learning_rate": {"peak": 1}}, "learning_rate is {'peak': 1}, a value of type float is needed"),
+        ({"max_train_steps": float("inf")}, "max_train_steps is inf, a value of type int is needed"),
+        ({"output_dir": ["a", "b"]}, "output_dir is ['a', 'b'], a value of type str is needed"),
+        ({"seed": 2**64}, "seed is 18446744073709551616, allowed are whole numbers of 64 bits"),
         ({"seed": True}, "seed is True, a value of type int is needed"),
         ({"seed": None}, "seed is null, a value is needed"),
         ({"recipe": "debais"}, "recipe is 'debais', allowed are short-only, long-clip, debias"),

@@ -14,6 +14,7 @@ from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import train as loop
 from train_encoder.__main__ import main
 from train_encoder.checkpoints import CheckpointFault, list_checkpoints, load_checkpoint, save_checkpoint
+from train_encoder.folder_lock import lock_folder
 from train_encoder.run import prepare
 from train_encoder.settings import TrainConfig
 from train_encoder.step import train_step
@@ -113,3 +114,42 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
     for step in (1, 2, 10):
         save_checkpoint(tmp_path, {"step": step}, keep=2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path, capsys):
+    folder = train_tiny(tmp_path / "run", max_train_steps=2)
+    log = (folder / "train_log.jsonl").read_bytes()
+    with lock_folder(folder):
+        assert main(arguments(tiny_settings(folder, max_train_steps=3))) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"train_encoder: output_dir {folder} is in use by another run; wait for its end, or name another output_dir."
+    )
+    assert (folder / "train_log.jsonl").read_bytes() == log
+    train_tiny(folder, max_train_steps=3)  # the lock goes with whoever held it
+
+
+def test_a_start_behind_checkpoints_that_are_there_is_refused(tmp_path, capsys):
+    """Their numbers are higher: its own would be the ones that `checkpoints_total_limit` removes."""
+    settings = {"max_train_steps": 4, "checkpointing_steps": 2, "checkpoints_total_limit": 3}
+    folder = train_tiny(tmp_path / "run", **settings)
+    for resume, step, names in ((None, 0, "checkpoint-2, checkpoint-4"), ("checkpoint-2", 2, "checkpoint-4")):
+        assert main(arguments(tiny_settings(folder, **settings, resume_from_checkpoint=resume))) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"train_encoder: output_dir {folder} has {names} of an earlier run and this one starts at step {step}; "
+            "go on with --resume_from_checkpoint latest, delete them, or name another output_dir."
+        )
+    assert [path.name for path in list_checkpoints(folder)] == ["checkpoint-2", "checkpoint-4"]
+    train_tiny(folder, **settings, resume_from_checkpoint="latest")
+
+
+def test_a_log_that_the_disk_cannot_hold_is_one_sentence(tmp_path, monkeypatch, capsys):
+    def full(log, row):
+        raise OSError(28, "No space left on device", str(tmp_path / "train_log.jsonl"))
+
+    monkeypatch.setattr("train_encoder.log.TrainLog.write", full)
+    assert main(arguments(tiny_settings(tmp_path / "run"))) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"train_encoder: No space left on device ({tmp_path / 'train_log.jsonl'}); no checkpoint is there, so it "
+        "starts from the beginning."
+    )
