@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny import edit_json, save_clip_model
-from tiny_judges import save_blip, save_llava, word_tokenizer
+from tiny_judges import save_blip, save_llava, save_qwen, word_tokenizer
 from transformers import AutoProcessor, BlipForQuestionAnswering, LlavaForConditionalGeneration
 
 from debias_sd.judges import load_judge
@@ -37,6 +37,7 @@ def folders(tmp_path_factory):
         "chat": save_llava(root / "chat"),
         "plain": save_llava(root / "plain", chat=False),
         "blip": save_blip(root / "blip"),
+        "qwen": save_qwen(root / "qwen"),
     }
 
 
@@ -78,7 +79,7 @@ def test_blip_is_asked_for_whole_answers(folders):
     assert len({round(verdict.score, 5) for verdict in verdicts}) == len(verdicts)
 
 
-@pytest.mark.parametrize("kind", ["chat", "plain", "blip"])
+@pytest.mark.parametrize("kind", ["chat", "plain", "blip", "qwen"])
 def test_answers_do_not_depend_on_the_batch_and_depend_on_the_picture(folders, kind):
     judge = load_judge(f"vqa:{folders[kind]}")
     whole = [verdict.score for verdict in judge.judge(noise(), SENTENCES)]

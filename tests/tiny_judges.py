@@ -17,6 +17,11 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaProcessor,
     PreTrainedTokenizerFast,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
 )
 
 WORDS = (
@@ -30,9 +35,13 @@ CHAT = (
 )
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, `<image>` among them; unknown words are one token."""
-    special = ["<pad>", "<s>", "</s>", "<unk>", "<image>"]
+QWEN_CHAT = CHAT.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>").replace("{{ bos_token }}", "")
+
+
+def word_tokenizer(*pictures: str) -> PreTrainedTokenizerFast:
+    """One token a word, those of `pictures` (`<image>`) from 4 on; unknown words are one token."""
+    pictures = pictures or ("<image>",)
+    special = ["<pad>", "<s>", "</s>", "<unk>", *pictures]
     vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace()])
@@ -43,7 +52,7 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
         bos_token="<s>",
         eos_token="</s>",
         unk_token="<unk>",
-        additional_special_tokens=["<image>"],
+        additional_special_tokens=list(pictures),
     )
 
 
@@ -79,6 +88,34 @@ def save_llava(folder: Path, *, seed: int = 0, chat: bool = True, dtype: torch.d
         chat_template=CHAT if chat else None,
     )
     processor.save_pretrained(folder)
+    return folder
+
+
+def save_qwen(folder: Path, *, seed: int = 0) -> Path:
+    """A random Qwen2-VL, whose pictures are patches in one row and whose positions have three axes."""
+    tokenizer = word_tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "initializer_range": 0.3,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
+    }
+    patches = {"patch_size": 7, "temporal_patch_size": 2}
+    vision = patches | {"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 2}
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    torch.manual_seed(seed)
+    config = Qwen2VLConfig(text_config=text, vision_config=vision, **dict(zip(names, range(4, 8), strict=True)))
+    Qwen2VLForConditionalGeneration(config).save_pretrained(folder)
+    options = patches | {"merge_size": 2, "size": {"shortest_edge": 28 * 28, "longest_edge": 4 * 28 * 28}}
+    parts = Qwen2VLImageProcessor(**options), tokenizer, Qwen2VLVideoProcessor(**options)
+    Qwen2VLProcessor(*parts, chat_template=QWEN_CHAT).save_pretrained(folder)
     return folder
 
 
