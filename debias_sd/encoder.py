@@ -38,7 +38,7 @@ from debias_sd.encoder_folder import (
     replace_folder,
 )
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
-from debias_sd.tokens import tokenize, unknown_words
+from debias_sd.tokens import spell_out_special_tokens, tokenize, unknown_words
 
 Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, SiglipModel)
 
@@ -196,7 +196,9 @@ class TextEncoder:
             state[PROJECTION] = self.projection.contiguous()
         config.save_pretrained(folder)
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        self.tokenizer.save_pretrained(folder)
+        tokenizer = copy.deepcopy(self.tokenizer)
+        spell_out_special_tokens(tokenizer)  # for whoever loads the folder by stock transformers: pads may be "!"
+        tokenizer.save_pretrained(folder)
         versions = {name: metadata.version(name) for name in ("debias-sd", "torch", "transformers")}
         _write_json(folder / "provenance.json", self.provenance | {"saved_with": versions})
         if self.known_words is not None:

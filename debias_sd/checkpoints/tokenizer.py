@@ -2,7 +2,8 @@
 
 The pad token belongs to what the encoder is for. Stable Diffusion 1.x, the first encoder of XL and 3 and FLUX pad with
 the end token, 49407; Stable Diffusion 2.x, the second encoder of XL and 3, and CLIP's own retrieval pad with id 0, "!".
-Under the causal mask only the states behind the end token differ, and the UNet attends to those.
+Under the causal mask only the states behind the end token differ, and the UNet attends to those. Where "!" is the pad,
+stock transformers would read every "!" of a text as one; so special tokens in texts are spelled out, by themselves.
 """
 
 import functools
@@ -12,6 +13,7 @@ from pathlib import Path
 from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from debias_sd.checkpoints.architecture import open_clip_folder
+from debias_sd.tokens import spell_out_special_tokens
 
 VOCABULARY = 49408
 TARGETS = {"sd1": None, "sd2": 0, "sdxl": None, "sdxl-2": 0, "sd3": None, "flux": None, "retrieval": 0}
@@ -49,6 +51,7 @@ def settle_tokenizer(
     if target is not None:
         pad = TARGETS[target]
         tokenizer.pad_token = tokenizer.eos_token if pad is None else tokenizer.convert_ids_to_tokens(pad)
+    spell_out_special_tokens(tokenizer)
     return tokenizer, origin
 
 
