@@ -1,6 +1,7 @@
 """`encode_prompt` as pipelines are run: offloaded, compiled, in half precision, with other schedulers and compel."""
 
 import gc
+import shutil
 import tracemalloc
 
 import pytest
@@ -15,6 +16,7 @@ from tiny_pipelines import (
     picture,
     tiny_animatediff,
     tiny_controlnet_pipeline,
+    tiny_sdxl,
 )
 
 from debias_sd import encode_prompt, with_text_encoder
@@ -84,14 +86,20 @@ def test_a_compiled_encoder():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "cl"))), reason="inductor needs a C++ compiler")
 def test_a_compiled_encoder_and_denoiser():
+    """With torch's default backend, for prompts of one window and of two."""
     pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
-    wanted = encode_prompt(pipe, LONG_PROMPT * 2, "blurry", clip_skip=1)
-    pictures = draw_family(pipe, **wanted)
+    prompts = (SHORT, LONG_PROMPT * 2)
+    wanted = [encode_prompt(pipe, prompt, "blurry", clip_skip=1) for prompt in prompts]
+    pictures = [draw_family(pipe, **one) for one in wanted]
+    stock = draw_family(pipe, prompt=LONG_PROMPT, clip_skip=1)
     pipe.text_encoder, pipe.unet = torch.compile(pipe.text_encoder), torch.compile(pipe.unet)
-    found = encode_prompt(pipe, LONG_PROMPT * 2, "blurry", clip_skip=1)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(draw_family(pipe, **found), pictures, rtol=1e-3, atol=1e-3)
+    for prompt, states, drawn in zip(prompts, wanted, pictures, strict=True):
+        found = encode_prompt(pipe, prompt, "blurry", clip_skip=1)
+        torch.testing.assert_close(found, states, rtol=0, atol=1e-4)
+        torch.testing.assert_close(draw_family(pipe, **found), drawn, rtol=0, atol=1e-4)
+    torch.testing.assert_close(draw_family(pipe, prompt=LONG_PROMPT, clip_skip=1), stock, rtol=0, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
@@ -150,6 +158,23 @@ def test_compel_reads_248_tokens_a_window():
             assert torch.equal(states, encode_prompt(pipe, prompt)["prompt_embeds"])
     states, negative = reader.pad_conditioning_tensors_to_same_length([reader(LONG_PROMPT * 3), reader("")])
     assert draw_family(pipe, prompt_embeds=states, negative_prompt_embeds=negative).isfinite().all()
+
+
+def test_compel_reads_both_encoders_of_sdxl():
+    compel = pytest.importorskip("compel", reason="compel is not installed (pip install compel)")
+    pipe = with_text_encoder(tiny_sdxl(), tiny_encoder())
+    reader = compel.CompelForSDXL(pipe)
+    for prompt, tokens in ((LONG_PROMPT, 248), (LONG_PROMPT * 3, 496)):
+        read = reader(prompt, negative_prompt="blurry")
+        found = {
+            "prompt_embeds": read.embeds, "negative_prompt_embeds": read.negative_embeds,
+            "pooled_prompt_embeds": read.pooled_embeds, "negative_pooled_prompt_embeds": read.negative_pooled_embeds,
+        }  # fmt: skip
+        assert found["prompt_embeds"].shape == found["negative_prompt_embeds"].shape == (1, tokens, 80)
+        if tokens == 248:
+            own = encode_prompt(pipe, prompt, "blurry")
+            assert all(torch.equal(found[name], own[name]) for name in own)
+    assert draw_family(pipe, **found).isfinite().all()
 
 
 @pytest.mark.slow

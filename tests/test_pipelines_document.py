@@ -1,0 +1,47 @@
+"""What docs/pipelines.md tells a user to type, on tiny models at the paths that it names."""
+
+import re
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
+from tiny_pipelines import draw_family, tiny_sd3
+from tiny_single_files import original_naming
+
+from debias_sd import describe_encoders, encode_prompt, load_debias_pipeline, with_text_encoder
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "pipelines.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_is_run_here():
+    assert len(BLOCKS) == 2
+
+
+def test_a_file_of_stable_diffusion_3_without_t5(tmp_path, monkeypatch):
+    """The line before it, of FLUX, is that of tests/test_single_file.py: its width does not fit in a quick test."""
+    flux, line = BLOCKS[0].splitlines()
+    assert re.search(r'"[\w-]+\.safetensors", "path/to/encoder", config="path/to/[\w.-]+", torch_dtype', flux)
+    monkeypatch.chdir(tmp_path)
+    base = tiny_sd3()
+    base.save_pretrained("path/to/sd3")
+    tiny_encoder().save("path/to/encoder")
+    state = {key: tensor for key, tensor in original_naming(base).items() if ".t5xxl." not in key}
+    save_file(state, "sd3-medium.safetensors")
+    names = {"load_debias_pipeline": load_debias_pipeline, "torch": torch}
+    exec(line, names)
+    assert [row.origin for row in describe_encoders(names["pipe"])] == ["given", "stretched"]
+
+
+def test_embeddings_with_a_lora_scale(monkeypatch):
+    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", peft.__version__)
+    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
+    pipe.text_encoder.add_adapter(peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "style")
+    names = {"encode_prompt": encode_prompt, "pipe": pipe, "prompt": LONG_PROMPT * 2}
+    exec(BLOCKS[1], names)
+    assert names["embeddings"]["cross_attention_kwargs"] == {"scale": 0.7}
+    with pytest.raises(TypeError, match="multiple values"):
+        draw_family(pipe, **names["embeddings"], cross_attention_kwargs={"scale": 1.0})
