@@ -81,6 +81,21 @@ def test_plain_cpu_launch_says_that_it_is_one_process(tmp_path):
     assert "has 1 process(es), expected 2; start several" in stopped.stderr
 
 
+def test_the_readmes_two_processes_end_well_twenty_times_in_a_row(base, tmp_path):
+    """Some gloo processes abort in Python's finalisation (pytorch/pytorch#179291), now and then."""
+    joined = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    (line,) = (line for line in joined.splitlines() if line.startswith("accelerate launch --multi_gpu"))
+    few = {"max_train_steps": 2, "lr_warmup_steps": 1, "train_batch_size": 4, "components": 4}
+    few |= {"pretrained_model_name_or_path": str(base), "expect_processes": 2}
+    codes = []
+    for number in range(20):
+        options = arguments(few | {"output_dir": str(tmp_path / str(number))})
+        command = [*ACCELERATE, *line.split()[2:], *options]
+        environment = environment_of(29670) | {"MASTER_PORT": str(29670 + number)}
+        codes.append(subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode)
+    assert codes == [0] * 20
+
+
 def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(base, tmp_path, record_property):
     """1 x 8, 2 x 4, chunks of 2 in 2 processes, chunks of 4 in one; DistributedDataParallel and gloo as in training."""
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "stay_close_weight": 0.5}
