@@ -48,8 +48,10 @@ class Report:
             return cls(**content)
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
-        except (json.JSONDecodeError, TypeError, UnicodeDecodeError):
+        except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError):
             raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
+        except OSError as error:
+            raise ValueError(f"report {path} cannot be read ({error.strerror}); check the path.") from None
 
 
 def write_atomically(path: str | Path, content: bytes, *, by_way_of: Path | None = None) -> Path:

@@ -49,3 +49,17 @@ def test_counts_that_make_no_sense_are_one_sentence(benchmark, capsys):
     assert capsys.readouterr().err == (
         "benchmarks/retrieval.py: the counts start at 1 and --width is a multiple of 64; correct them.\n"
     )
+
+
+def test_the_memory_of_a_pool_is_that_of_a_process_of_its_own(benchmark):
+    found = benchmark.rank_pool(50)
+    assert (found["images"], found["captions"], found["goal_met"]) == (50, 250, True)
+    assert 0.01 < found["peak_gb"] < 2
+    assert found["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_ranking_all_of_flickr30k_stays_below_two_gigabytes(benchmark):
+    found = benchmark.rank_pool()
+    assert (found["images"], found["captions"]) == (31_014, 155_070)
+    assert found["peak_gb"] < 2

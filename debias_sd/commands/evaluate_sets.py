@@ -50,7 +50,10 @@ class Running:
         return {"device": self.device, "processes": self.processes.count}
 
     def work(self) -> dict[str, dict[str, int]]:
-        """How much each encoder embedded, and how much of it was known."""
+        """How much each encoder embedded, and how much of it was known; said aloud where nothing was kept of it."""
+        for name, embedder in self.embedders.items():
+            if embedder.cache.fault:
+                warn(f"features of {name} were not kept: {embedder.cache.fault}")
         return {n: dataclasses.asdict(e.work) | {"damaged": e.cache.damaged} for n, e in self.embedders.items()}
 
 

@@ -1,9 +1,16 @@
 """`debias-sd report`: one or several JSON reports as Markdown tables, an HTML page and plots."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debias_sd.commands.terminal import say, warn
+
+if TYPE_CHECKING:
+    from debias_sd.report_examples import Gallery
+    from debias_sd.report_tables import Table
 
 HELP = "compare JSON reports: Markdown, one HTML page, plots"
 
@@ -18,9 +25,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write Markdown to standard output, and what was asked for beside it."""
     from debias_sd.report import check_writable, write_atomically
+    from debias_sd.report_page import make_page
+
+    if arguments.plots is not None:
+        check_writable(arguments.plots / "plot.png")
+    if arguments.html is not None:
+        check_writable(arguments.html)
+    try:
+        tables, plots, galleries = _parts(arguments)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"a report lacks what its kind has ({type(error).__name__}: {error}), it was edited or is of another "
+            "version; measure again."
+        ) from error
+    if arguments.html is not None:
+        title = ", ".join(path.stem for path in arguments.reports)
+        write_atomically(arguments.html, make_page(title, tables, plots, galleries).encode())
+    if arguments.plots is not None:
+        for name, content in plots.items():
+            write_atomically(arguments.plots / name.replace("/", "_"), content)
+        if not plots:
+            warn(
+                "the reports hold nothing to plot: plots need retrieval under several probes, attention, or judged "
+                "pictures."
+            )
+    say("\n".join(table.as_markdown() for table in tables).rstrip())
+    return 0
+
+
+def _parts(arguments: argparse.Namespace) -> tuple[list[Table], dict[str, bytes], list[Gallery]]:
+    """Tables, and plots and pictures where they were asked for."""
     from debias_sd.report_examples import example_galleries
     from debias_sd.report_judged import TABLES, picture_galleries, quarter_plots
-    from debias_sd.report_page import make_page
     from debias_sd.report_plots import make_plots
     from debias_sd.report_reading import KIND as READING
     from debias_sd.report_reading import reading_plots, reading_tables
@@ -29,25 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     entries = read_entries(arguments.reports)
     *tables, sources = make_tables(entries, TABLES | {READING: lambda those: []})
     tables = [*tables, *reading_tables(entries), sources]
-    plots = {}
-    if arguments.plots is not None:
-        check_writable(arguments.plots / "plot.png")
-        plots = make_plots(entries) | quarter_plots(entries) | reading_plots(entries)
-    elif arguments.html is not None:
+    plots: dict[str, bytes] = {}
+    if arguments.plots is not None or arguments.html is not None:
         try:
             plots = make_plots(entries) | quarter_plots(entries) | reading_plots(entries)
-        except ValueError as error:  # the page is whole without them
-            warn(str(error))
-    if arguments.html is not None:
-        check_writable(arguments.html)
-        title = ", ".join(path.stem for path in arguments.reports)
-        galleries = [*example_galleries(entries), *picture_galleries(entries)]
-        write_atomically(arguments.html, make_page(title, tables, plots, galleries).encode())
-    if arguments.plots is not None:
-        for name, content in plots.items():
-            write_atomically(arguments.plots / name, content)
-        if not plots:
-            warn("the reports hold nothing to plot: plots need retrieval under several probes, "
-                 "attention, or judged pictures.")  # fmt: skip
-    say("\n".join(table.as_markdown() for table in tables).rstrip())
-    return 0
+        except ValueError as error:
+            if arguments.plots is not None:
+                raise
+            warn(str(error))  # the page is whole without them
+    return tables, plots, [*example_galleries(entries), *picture_galleries(entries)]

@@ -39,12 +39,13 @@ class FeatureCache:
     def __init__(self, folder: Path | None, encoder_key: str) -> None:
         self.folder = None if folder is None else folder / encoder_key[:32]
         self.damaged = 0
+        self.fault = ""  # why features are no longer kept on disk
         self._known: dict[bytes, np.ndarray] = {}
         self._fresh: list[bytes] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")) if self.folder is not None and self.folder.is_dir() else ():
             try:
                 self._known.update(_open(path))
-            except (OSError, ValueError, EOFError):
+            except (OSError, ValueError, EOFError, MemoryError):  # the last one for a length that is damaged
                 self.damaged += 1
 
     def __contains__(self, key: bytes) -> bool:
@@ -64,14 +65,20 @@ class FeatureCache:
         return np.stack([self._known[key] for key in keys]).astype(np.float32, copy=False)
 
     def flush(self) -> None:
-        """Write what was added since the last time as one file; ValueError where the folder cannot be written to."""
+        """Write what was added since the last time as one file.
+
+        A folder that cannot be written to (read-only, a full disk) costs no work: `fault` says so from then on.
+        """
         fresh, self._fresh = self._fresh, []
         if self.folder is None or not fresh:
             return
         content = io.BytesIO()
         np.save(content, np.frombuffer(b"".join(fresh), np.uint8).reshape(-1, KEY_BYTES))
         np.save(content, self.rows(fresh))
-        write_atomically(self.folder / f"{uuid.uuid4().hex}{SUFFIX}", content.getvalue())
+        try:
+            write_atomically(self.folder / f"{uuid.uuid4().hex}{SUFFIX}", content.getvalue())
+        except ValueError as error:
+            self.folder, self.fault = None, str(error)
 
 
 def _open(path: Path) -> dict[bytes, np.ndarray]:

@@ -98,7 +98,8 @@ class Embedder:
             self._embed_squares(squares)
             progress(seen)
         self.work.pictures_known += len(kept) - self.work.pictures
-        self.cache.flush()
+        if self.processes.is_main:
+            self.cache.flush()
         return (self.cache.rows(keys) if keys else np.empty((0, 1), np.float32)), kept, keys
 
     def _embed_squares(self, squares: dict[bytes, np.ndarray]) -> None:
