@@ -16,7 +16,7 @@
     const box = document.querySelector("#rulers .rulers-box");
     if (!box) return;
     box.innerHTML = html;
-    window.showCuts();
+    requestAnimationFrame(window.showCuts); // measuring costs a layout: the numbers go first
   };
   const send = async () => {
     if (state.busy || state.asked === state.shown) return;

@@ -1,6 +1,7 @@
 """The page as a person uses it, in Debian's Chromium: everything but the smoke test in test_app_server.py."""
 
 import json
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, running_app
 from PIL import Image
 from test_app_server import ask
+from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
 
 from debias_sd.heldout import prompt_set
 
@@ -86,6 +88,61 @@ def test_the_ruler_follows_the_typing_and_shows_what_is_lost(page):
     assert PROMPT.endswith(rulers.nth(0).locator("del").inner_text())
     assert rulers.nth(2).locator("del").count() == 0
     assert [label.inner_text() for label in rulers.nth(0).locator(".bar b").all()] == ["77", "248"]
+
+
+@pytest.mark.parametrize("words", [10, 500, 5000])
+def test_the_rulers_follow_a_key_within_a_tenth_of_a_second(page, words):
+    """From the key to the changed number in the page, typed at the end of a text; 5,000 words are the most it takes."""
+    if (load := os.getloadavg()[0] / (os.cpu_count() or 1)) > 3:
+        pytest.skip(f"the machine has {load:.1f} processes a core to run: times say nothing of the page")
+    type_prompt(page, " ".join(["red"] * words) if words < 5000 else ("red " * 4990)[:-1])
+    page.wait_for_timeout(1000)
+    page.evaluate(
+        """() => {
+          window.waits = []; window.pressed = 0;
+          const rulers = document.querySelector("#rulers");
+          const counts = () => [...rulers.querySelectorAll(".count")].map((count) => count.innerText).join();
+          let before = counts();
+          document.querySelector("#prompt textarea").addEventListener("keydown", () => {
+            window.pressed = performance.now();
+          }, true);
+          new MutationObserver(() => {
+            const now = counts();
+            if (now !== before && window.pressed) window.waits.push(performance.now() - window.pressed);
+            [before, window.pressed] = [now, 0];
+          }).observe(rulers, { childList: true, subtree: true, characterData: true });
+        }"""
+    )
+    page.locator("#prompt textarea").press("Control+End")
+    for _ in range(7):
+        page.keyboard.press("Space")
+        page.wait_for_timeout(200)
+        page.evaluate("() => { window.pressed = 0; }")
+        page.keyboard.press("a")  # a token more
+        page.wait_for_timeout(400)
+    waits = page.evaluate("() => window.waits")
+    assert len(waits) >= 5
+    assert sorted(waits)[len(waits) // 2] < 100, waits  # milliseconds
+
+
+def test_a_ruler_stands_at_its_cut_and_stays_where_a_reader_scrolled(page):
+    type_prompt(page, PROMPT * 3)
+    page.get_by_text("loses").first.wait_for()
+    seen = """() => {
+      const text = document.querySelector(".ruler .text"), cut = text.querySelector("del");
+      const from = text.scrollTop, to = from + text.clientHeight;
+      return from > 0 && cut.offsetTop >= from && cut.offsetTop < to;
+    }"""
+    page.wait_for_function(seen)
+    text = page.locator(".ruler .text").first
+    text.hover()
+    page.mouse.wheel(0, 4000)
+    page.wait_for_function("() => document.querySelector('.ruler .text').scrollTop > 150")
+    page.wait_for_timeout(300)
+    place = text.evaluate("text => text.scrollTop")
+    type_prompt(page, PROMPT * 3 + " A star.")
+    page.wait_for_timeout(500)
+    assert text.evaluate("text => text.scrollTop") == pytest.approx(place, abs=2)
 
 
 def test_markup_in_a_prompt_is_text_everywhere(page):
@@ -265,6 +322,8 @@ def test_each_width_and_scheme_has_no_serious_fault_of_accessibility(browser, ur
     page.goto(f"{url}/?prompt={PROMPT.replace(' ', '+')}&steps=2")
     page.get_by_text("loses").first.wait_for()
     compare(page)
+    assert page.locator(".strip").is_visible() == (width == 390)
+    assert page.locator(".strip img").count() == 3
     page.get_by_role("button", name="Sentences:").click()
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
     assert page.evaluate("() => document.body.classList.contains('dark')") == (scheme == "dark")
@@ -281,3 +340,53 @@ def test_each_width_and_scheme_has_no_serious_fault_of_accessibility(browser, ur
         for node in fault["nodes"]
     ]
     assert serious == []
+
+
+def test_a_new_page_begins_with_an_example_that_is_drawn(browser, tmp_path):
+    with running_app(tmp_path / "log.txt", "--example") as address:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        page.locator("#go").wait_for()
+        wait_status(page, "The example above, drawn when the app started, in ")
+        assert page.locator(".panels figure img").count() == 3
+        assert page.locator(".verdicts li.drawn").count() > 12
+        page.get_by_role("tab", name="Keep").click()
+        assert page.locator(".gallery button").count() == 1
+        page.goto(f"{address}/?prompt=A+star.&steps=2")
+        wait_prompt(page, "A star.")
+        page.wait_for_timeout(1500)
+        assert page.locator(".panels figure img").count() == 0
+        page.close()
+
+
+def test_a_real_pipeline_with_a_judge(browser, tmp_path):
+    """A tiny Stable Diffusion of the real architecture, judged by a tiny CLIP, as `--base`, `--encoders`, `--judge`."""
+    tiny_sd_pipeline().save_pretrained(tmp_path / "sd")
+    tiny_encoder(248, seed=1).save(tmp_path / "long")
+    save_clip_model(tmp_path / "judge", seed=3)
+    models = ["--base", str(tmp_path / "sd"), "--encoders", "CLIP=base", f"Long={tmp_path / 'long'}"]
+    with running_app(tmp_path / "log.txt", *models, "--judge", f"clip:{tmp_path / 'judge'}") as address:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        page.get_by_text("Judged by clip:").wait_for()
+        assert page.locator(".ruler del").count() == 1  # the kitchen's late sentences, for CLIP
+        few_steps(page)
+        page.get_by_label("Size").click()
+        page.get_by_role("option", name="256 x 256").click()
+        compare(page)
+        wait_status(page, "Done")
+        assert page.evaluate("() => document.querySelector('.panel figure img').naturalWidth") == 256
+        marks = page.locator(".verdicts .mark").all_inner_texts()
+        assert {mark.split(maxsplit=1)[1] for mark in marks} <= {"drawn", "missing", "unsure", "not read", "not judged"}
+        assert page.locator(".verdicts .told", has_text="score 0.").count() > 4
+        page.close()
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(f"{address}/?prompt=A+cat+sleeps.+A+dog+runs.&steps=2")
+        wait_prompt(page, "A cat sleeps.")
+        compare(page)
+        page.locator(".verdicts li[data-sentence='1']").first.hover()
+        assert page.locator("img.map.lit").count() == 2
+        page.close()
