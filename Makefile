@@ -47,6 +47,7 @@ weights-quick: $(INSTALLED) ## the same chain at reduced size, into a scratch fo
 
 results: $(INSTALLED) ## train and measure what docs/results.md compares, then write it (hours; resumes where it stopped)
 	@$(BIN)/python scripts/experiments.py
+	@$(BIN)/python scripts/training_ways.py
 	@$(BIN)/python scripts/results.py --readme README.md
 
 benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a training step, side by side with others
@@ -54,6 +55,7 @@ benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a train
 	@$(BIN)/python benchmarks/prompts.py
 	@$(BIN)/python benchmarks/generate.py
 	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python benchmarks/load_data.py
 	@$(BIN)/python benchmarks/retrieval.py
 
 clean: ## remove .venv and what the commands leave behind
