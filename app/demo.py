@@ -28,7 +28,7 @@ from debias_sd.commands.terminal import say
 
 _INTRO = (
     "<h1>What does the end of a prompt do?</h1><p>CLIP, Stable Diffusion's text encoder, reads 77 tokens and drops the "
-    "rest. Same prompt, same noise, several encoders: which sentences reach the picture?</p>"
+    "rest. Same prompt, same noise, several encoders: what gets drawn?</p>"
 )
 _WORLD = (
     '<p class="hint">The models that come with the app draw coloured shapes in nine places: seconds on a CPU, and a '

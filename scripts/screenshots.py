@@ -1,7 +1,8 @@
 """Take the app's pictures for the README: `python scripts/screenshots.py`; writes docs/app-*.png.
 
 Needs gradio (`pip install -e '.[app]'`), playwright and Debian's chromium. The app runs with the embedded models for as
-long as this does. Widths 1440 and 390, light and dark; the prompt, seed and steps are fixed.
+long as this does. Widths 1440 and 390, light and dark; the prompt, seed and steps are fixed. The times in the pictures are
+measured: take them while the machine does nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-SHOTS = (("app", 1440, 1440, "light"), ("app-dark", 1440, 1440, "dark"), ("app-phone", 390, 1500, "light"))
+SHOTS = (
+    ("app", 1440, 1440, "light"),
+    ("app-dark", 1440, 1440, "dark"),
+    ("app-phone", 390, 1500, "light"),
+    ("app-phone-dark", 390, 1500, "dark"),
+)
 WAIT = 300_000  # milliseconds
 
 
