@@ -1,8 +1,8 @@
 """Take the app's pictures for the README: `python scripts/screenshots.py`; writes docs/app-*.png.
 
 Needs gradio (`pip install -e '.[app]'`), playwright and Debian's chromium. The app runs with the embedded models for as
-long as this does. Widths 1440 and 390, light and dark; the prompt, seed and steps are fixed. The times in the pictures are
-measured: take them while the machine does nothing else.
+long as this does. Widths 1440 and 390, light and dark; the prompt, seed and steps are fixed. The times
+in the pictures are measured: take them while the machine does nothing else.
 """
 
 from __future__ import annotations
