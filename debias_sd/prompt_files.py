@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from debias_sd.tokens import check_text
-
 KEYS = ("prompt", "caption", "text")
 _NUMBERS = re.compile(r"(\d+)")
 
@@ -52,6 +50,8 @@ class PromptFile:
 
 def read_prompt_file(path: str | Path) -> PromptFile:
     """Read prompts; ValueError with one sentence where the file is missing, damaged, no text or has none."""
+    from debias_sd.tokens import check_text  # loads torch, which the help of commands must not
+
     path = Path(path).expanduser()
     try:
         rows = list(_rows_of(path))
