@@ -184,7 +184,7 @@ def test_what_the_training_document_says_of_them_is_what_was_measured(scripts):
 
     def columns(recipe, ours, theirs, verdict):
         values = {
-            column: (value_of(both, name_of(recipe, way), column) for way in (ours, theirs)) for column in COLUMNS
+            column: [value_of(both, name_of(recipe, way), column) for way in (ours, theirs)] for column in COLUMNS
         }
         return [column for column, pair in values.items() if verdict_of(*pair) == verdict]
 
