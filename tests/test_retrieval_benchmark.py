@@ -52,9 +52,11 @@ def test_counts_that_make_no_sense_are_one_sentence(benchmark, capsys):
 
 
 def test_the_memory_of_a_pool_is_that_of_a_process_of_its_own(benchmark):
+    held_here = np.ones(2**28, np.float32)  # 1.07 GB that the other process does not hold
     found = benchmark.rank_pool(50)
+    assert held_here[-1] == 1
     assert (found["images"], found["captions"], found["goal_met"]) == (50, 250, True)
-    assert 0.01 < found["peak_gb"] < 2
+    assert 0.01 < found["peak_gb"] < 0.8
     assert found["seconds"] > 0
 
 
