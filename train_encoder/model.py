@@ -98,11 +98,8 @@ class Towers(nn.Module):
         return self.clip.vision_model, self.clip.visual_projection
 
     def gather_layers(self) -> None:
-        """Make ready for an engine that gathers a layer's weights when the layer is called."""
+        """Make ready for an engine that gathers a layer's weights when the layer is called, and shards no scalar."""
         self.whole_layers = True
-
-    def widen_temperature(self) -> None:
-        """Make the temperature a vector of one, for engines that shard no scalar."""
         self.clip.logit_scale = nn.Parameter(self.clip.logit_scale.detach().reshape(1))
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:

@@ -46,9 +46,6 @@ class SiglipTowers(nn.Module):
         """All that turns a picture into features."""
         return (self.clip.vision_model,)
 
-    def widen_temperature(self) -> None:
-        """Nothing to do: SigLIP's temperature and bias are vectors of one, which engines can shard."""
-
     def gather_layers(self) -> None:
         """Make ready for an engine that gathers a layer's weights when the layer is called."""
         self.whole_layers = True
