@@ -76,17 +76,21 @@ def again_lines(reports: Reports) -> list[str]:
     """Whether the shipped way still trains the reported encoder with today's code, and measures the same."""
     lines = []
     for recipe in RECIPES:
+        found = []
         for kind in ("retrieval", "fidelity"):
             groups = reports.of_kind(kind)
             again = [r for many in groups.get(name_of(recipe, "again"), {}).values() for r in many]
             first = [r for seed, many in groups.get(RECIPES[recipe], {}).items() for r in many if seed[0] == "s"]
-            if not again or not first:
-                continue
-            weights = "the same weights, bit for bit" if again[0]["sha256"] == first[0]["sha256"] else "other weights"
-            same = "the same" if again[0] | {"folder": ""} == first[0] | {"folder": ""} else "another"
-            title = title_of(RECIPES[recipe])
-            lines.append(f"Grouped again with today's code, {title}, first seed: {weights}; {same} {kind} result.")
-    return [*lines, ""] if lines else []
+            if again and first:
+                weights = (
+                    "the same weights, bit for bit" if again[0]["sha256"] == first[0]["sha256"] else "other weights"
+                )
+                same = "the same" if again[0] | {"folder": ""} == first[0] | {"folder": ""} else "another"
+                found += [weights, f"{same} {kind} result"]
+        if found:
+            said = ", ".join(dict.fromkeys(found))
+            lines += [f"Grouped again, the first seed of {title_of(RECIPES[recipe])} with today's code: {said}.", ""]
+    return lines
 
 
 def step_lines(reports: Reports) -> list[str]:
@@ -108,8 +112,15 @@ def step_lines(reports: Reports) -> list[str]:
             )
             lines.append(f"| {way} | {cells} | {statistics.median(result['batch_seconds']):.3f} |")
         once = report.extra["features_once"]
-        per_picture = 1000 * once["processor_seconds"] / once["pictures"]
-        lines += ["", f"Features of the frozen tower, once: {per_picture:.2f} ms of processor time a picture.", ""]
+        each = once["processor_seconds"] / once["pictures"]
+        share = (
+            100 * each * report.settings["batch"] / statistics.median(report.encoders["packed"]["processor_seconds"])
+        )
+        lines += [
+            "",
+            f"Drawing a picture and computing its features: {1000 * each:.2f} ms, {share:.1f} % of a packed step",
+        ]
+        lines += ["for all pictures of a batch. A frozen tower can save no more than that and its backward pass.", ""]
     return lines
 
 
@@ -123,7 +134,7 @@ def training_lines(reports: Reports) -> list[str]:
     for name, by_seed in groups.items():
         picks = (at("processor_seconds"), at("peak_mb"))
         cells = [str(spread_of(values_of(by_seed, pick))) for pick in picks]
-        lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {len(by_seed)} |")
+        lines.append(f"| {title_of(name.replace('-again', '-grouped'))} | {' | '.join(cells)} | {len(by_seed)} |")
     return [*lines, ""]
 
 
