@@ -68,5 +68,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv) and call make again." >&2; exit 1; }
 	@echo "Installing into $(VENV): about 3 GB to download, 6 GB on disk, one to a few minutes; only this first time."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --timeout 120 --retries 10 -c constraints.txt -e '.[train,app,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --timeout 120 --retries 10 -c constraints.txt -e '.[train,app,browser,dev]'
 	@touch $@

@@ -1,0 +1,89 @@
+"""The page's first look in Debian's Chromium: widths, schemes, the example, a real pipeline with a judge."""
+
+from importlib.util import find_spec
+
+import pytest
+from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, url, wait_prompt, wait_status
+from app_server import running_app
+from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+
+pytestmark = MARKS
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_width_and_scheme_has_no_serious_fault_of_accessibility(browser, url, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    page = context.new_page()
+    page.set_default_timeout(WAIT)
+    page.goto(f"{url}/?prompt={PROMPT.replace(' ', '+')}&steps=2")
+    page.get_by_text("loses").first.wait_for()
+    compare(page)
+    assert page.locator(".strip").is_visible() == (width == 390)
+    assert page.locator(".strip img").count() == 3
+    page.get_by_role("button", name="Sentences:").click()
+    assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("() => document.body.classList.contains('dark')") == (scheme == "dark")
+    if find_spec("axe_playwright_python") is None:
+        pytest.skip("axe-playwright-python is not installed")
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    context.close()
+    serious = [
+        f"{fault['id']}: {node['html'][:160]}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+        for node in fault["nodes"]
+    ]
+    assert serious == []
+
+
+def test_a_new_page_begins_with_an_example_that_is_drawn(browser, tmp_path):
+    with running_app(tmp_path / "log.txt", "--example") as address:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        page.locator("#go").wait_for()
+        wait_status(page, "The example above, drawn when the app started, in ")
+        assert page.locator(".panels figure img").count() == 3
+        assert page.locator(".verdicts li.drawn").count() > 12
+        page.get_by_role("tab", name="Keep").click()
+        assert page.locator(".gallery button").count() == 1
+        page.goto(f"{address}/?prompt=A+star.&steps=2")
+        wait_prompt(page, "A star.")
+        page.wait_for_timeout(1500)
+        assert page.locator(".panels figure img").count() == 0
+        page.close()
+
+
+def test_a_real_pipeline_with_a_judge(browser, tmp_path):
+    """A tiny Stable Diffusion of the real architecture, judged by a tiny CLIP, as `--base`, `--encoders`, `--judge`."""
+    tiny_sd_pipeline().save_pretrained(tmp_path / "sd")
+    tiny_encoder(248, seed=1).save(tmp_path / "long")
+    save_clip_model(tmp_path / "judge", seed=3)
+    models = ["--base", str(tmp_path / "sd"), "--encoders", "CLIP=base", f"Long={tmp_path / 'long'}"]
+    with running_app(tmp_path / "log.txt", *models, "--judge", f"clip:{tmp_path / 'judge'}") as address:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        page.get_by_text("Judged by clip:").wait_for()
+        assert page.locator(".ruler del").count() == 1  # the kitchen's late sentences, for CLIP
+        few_steps(page)
+        page.get_by_label("Size").click()
+        page.get_by_role("option", name="256 x 256").click()
+        compare(page)
+        wait_status(page, "Done")
+        assert page.evaluate("() => document.querySelector('.panel figure img').naturalWidth") == 256
+        marks = page.locator(".verdicts .mark").all_inner_texts()
+        assert {mark.split(maxsplit=1)[1] for mark in marks} <= {"drawn", "missing", "unsure", "not read", "not judged"}
+        assert page.locator(".verdicts .told", has_text="score 0.").count() > 4
+        page.close()
+        page = browser.new_page()
+        page.set_default_timeout(WAIT)
+        page.goto(f"{address}/?prompt=A+cat+sleeps.+A+dog+runs.&steps=2")
+        wait_prompt(page, "A cat sleeps.")
+        compare(page)
+        page.locator(".verdicts li[data-sentence='1']").first.hover()
+        assert page.locator("img.map.lit").count() == 2
+        page.close()
