@@ -10,11 +10,12 @@ import pytest
 import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 from open_clip.tokenizer import SimpleTokenizer
-from tiny import LONG_PROMPT
+from tiny import LONG_PROMPT, clip_tokenizer, tiny_text_encoder
 from tiny_checkpoints import long_clip, prefixed
-from transformers import AutoTokenizer, CLIPModel
+from transformers import AutoTokenizer, CLIPModel, CLIPTokenizer
 
 from debias_sd.checkpoints.convert import convert_checkpoint
+from debias_sd.encoder import TextEncoder
 
 TEXTS = [
     "a photo of a cat", "", LONG_PROMPT, LONG_PROMPT * 3, "line\n\nbreaks\t and  spaces", "猫が寝ている。",
@@ -93,3 +94,14 @@ def test_the_folders_tokenizer_gives_the_originals_ids_by_itself(target, tmp_pat
     wanted = SimpleTokenizer(context_length=248)(TEXTS).tolist()
     assert own == [row[: row.index(49407) + 1] for row in wanted]
     assert {row[-1] for row in tokenizer(["a"], padding="max_length").input_ids} == {49407 if target == "sd1" else 0}
+
+
+def test_stock_transformers_reads_words_that_are_special_tokens_as_words(tmp_path):
+    """OpenCLIP pads with "!": in a text it is a word, and so is a typed end token."""
+    tokenizer = clip_tokenizer(248, pad_token="!")
+    TextEncoder(tiny_text_encoder(), tokenizer).save(tmp_path / "encoder")
+    read = CLIPTokenizer.from_pretrained(tmp_path / "encoder")
+    assert read("wow! cat!!!").input_ids == [49406, 2781, 256, 2368, 995, 49407]
+    assert read("a <|endoftext|> cat").input_ids.count(49407) == 1
+    assert read(["a"], padding="max_length").input_ids[0][-1] == 0
+    assert tokenizer("a !").input_ids == [49406, 320, 0, 49407]  # the one that was given is as it was
