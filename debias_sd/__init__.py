@@ -10,6 +10,16 @@ Importing this package loads nothing: a public name is looked up in its module o
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from debias_sd.checkpoints.convert import convert_checkpoint
+    from debias_sd.checkpoints.export import export_encoder
+    from debias_sd.conditioning import encode_prompt
+    from debias_sd.encoder import TextEncoder, load_encoder, stretch_encoder
+    from debias_sd.encoder_slots import describe_encoders
+    from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
+    from debias_sd.token_report import count_tokens
 
 __version__ = "0.1.0"
 

@@ -1,7 +1,9 @@
 """The public names, and that importing the package is quick and loads nothing heavy."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,15 @@ def test_all_is_sorted_complete_and_importable():
     for name in debias_sd.__all__:
         assert getattr(debias_sd, name).__name__ == name
     assert set(debias_sd.__all__) <= set(dir(debias_sd))
+
+
+def test_editors_see_what_is_looked_up():
+    """A type checker does not run `__getattr__`; it reads imports that are never run."""
+    source = Path(debias_sd.__file__)
+    imports = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.ImportFrom)]
+    shown = {name.name: node.module for node in imports for name in node.names if node.module.startswith("debias_sd.")}
+    assert shown == {name: f"debias_sd.{module}" for name, module in debias_sd._MODULES.items()}
+    assert (source.parent / "py.typed").is_file()
 
 
 def test_an_unknown_name_is_an_attribute_error():

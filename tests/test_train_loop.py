@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
-from transformers import CLIPModel, CLIPTextModel
+from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
 
 from debias_sd.encoder import TextEncoder
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
@@ -101,6 +101,8 @@ def test_folder_is_an_encoder_for_stock_parts_and_tells_how_it_was_made(base, tm
     assert (encoder.positions, encoder.tokenizer.model_max_length) == (248, 248)
     assert "red" in encoder.known_words
     assert encoder.unknown_words("a red zebra") == ("zebra",)
+    stock = CLIPTokenizer.from_pretrained(folder)
+    assert stock("red <|endoftext|> star").input_ids.count(stock.eos_token_id) == 1  # a typed one is words
     model, report = CLIPTextModel.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert model.config.eos_token_id == encoder.tokenizer.eos_token_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debias_sd.report import source_commit
+from debias_sd.tokens import spell_out_special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -57,6 +59,9 @@ def save_encoder_folder(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     model.save_pretrained(scratch)
+    if model.config.model_type == "clip":
+        tokenizer = copy.deepcopy(tokenizer)
+        spell_out_special_tokens(tokenizer)  # as in every other encoder folder: a pad may be "!", which people type
     tokenizer.save_pretrained(scratch)
     digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
     provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
