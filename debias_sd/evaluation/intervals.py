@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from debias_sd.metrics import mean_rank, median_rank, recall_at
 
 KS = (1, 5, 10)
-SCORES = (*(f"r{k}" for k in KS), "mean_rank")
+SCORES = (*(f"r{k}" for k in KS), "mean_rank", "median_rank")
 SAMPLES = 1000
 SEED = 0
 
@@ -26,16 +26,30 @@ def scores_of(ranks: Int[np.ndarray, " queries"]) -> dict[str, float]:
 def draw_scores(
     ranks: Int[np.ndarray, " queries"], groups: Int[np.ndarray, " queries"], *, samples: int = SAMPLES, seed: int = SEED
 ) -> Float[np.ndarray, "samples scores"]:
-    """Return R@1/5/10 in percent and mean rank on `samples` draws of the groups; the same draws for the same groups.
+    """Return SCORES, recalls in percent, on `samples` draws of the groups; the same draws for the same groups.
 
     `groups` numbers the picture of each query.
     """
     _, group = np.unique(groups, return_inverse=True)
     columns = [100.0 * (ranks <= k) for k in KS] + [ranks.astype(float), np.ones(len(ranks))]
     sums = np.stack([np.bincount(group, weights=column) for column in columns], axis=1)
+    order = np.argsort(ranks, kind="stable")
+    ordered, group = ranks[order], group[order]
     rng = np.random.default_rng(seed)
-    drawn = np.stack([sums[rng.integers(0, len(sums), len(sums))].sum(axis=0) for _ in range(samples)])
-    return drawn[:, :-1] / drawn[:, -1:]
+    drawn = np.empty((samples, len(SCORES)))
+    for sample in drawn:
+        times = np.bincount(rng.integers(0, len(sums), len(sums)), minlength=len(sums))
+        *totals, queries = times @ sums
+        sample[:-1] = np.array(totals) / queries
+        sample[-1] = _median(ordered, times[group])
+    return drawn
+
+
+def _median(ordered: Int[np.ndarray, " queries"], times: Int[np.ndarray, " queries"]) -> float:
+    """The median of ranks in order, each as often as it was drawn."""
+    ends = times.cumsum()
+    middle = np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")
+    return float(ordered[middle].mean())
 
 
 def intervals_of(drawn: Float[np.ndarray, "samples scores"]) -> dict[str, list[float]]:
