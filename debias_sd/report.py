@@ -93,7 +93,9 @@ def source_commit(file: str | Path) -> str:
     try:
         run = {"cwd": package, "capture_output": True, "text": True, "check": True}
         commit = subprocess.run(["git", "rev-parse", "HEAD"], **run).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno", "--", ".."], **run).stdout.strip()
+        # Without a lock: `status` rewrites the index, and a process that is ended there would leave its lock behind.
+        status = ["git", "--no-optional-locks", "status", "--porcelain", "-uno", "--", ".."]
+        changed = subprocess.run(status, **run).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("+changes" if changed else "")

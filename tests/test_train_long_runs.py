@@ -86,6 +86,21 @@ def test_a_run_on_a_full_disk_ends_with_one_sentence(tmp_path, monkeypatch, caps
     assert not list((tmp_path / "run").glob(".*"))
 
 
+def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path, capsys):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # the log fits, the weights do not
+        code = main(arguments(tiny_settings(tmp_path / "run")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2
+    assert error.startswith("train_encoder: ")
+    assert "File too large" in error
+    assert error.endswith("no checkpoint is there, so it starts from the beginning.")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["train_log.jsonl"]
+
+
 def test_a_loss_that_is_not_finite_names_the_pairs(tmp_path):
     run = prepare(tiny_config(tmp_path, train_batch_size=3))
     batch = next(iter(make_loader(run)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,8 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
 
 from debias_sd.report import source_commit
 from debias_sd.tokens import spell_out_special_tokens
@@ -53,12 +56,27 @@ def save_encoder_folder(
     """Write the whole model with both towers, its tokenizer and `files` (JSON by name) into `folder`.
 
     provenance.json gets the hash of the weights. The files are made beside the folder and moved in, config.json last: a
-    folder that loads is a whole one.
+    folder that loads is a whole one. OSError where the disk does not take them; what was there before stays then.
     """
     scratch = folder / ".encoder.partial"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    model.save_pretrained(scratch)
+    try:
+        _write_parts(model, tokenizer, scratch, files=files)
+        (folder / "config.json").unlink(missing_ok=True)
+        for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_parts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scratch: Path, *, files: dict[str, Any]
+) -> None:
+    try:
+        model.save_pretrained(scratch)
+    except SafetensorError as error:  # what the disk answered, in its words only
+        raise OSError(errno.EIO, str(error), str(scratch.parent)) from error
     if model.config.model_type == "clip":
         tokenizer = copy.deepcopy(tokenizer)
         spell_out_special_tokens(tokenizer)  # as in every other encoder folder: a pad may be "!", which people type
@@ -67,10 +85,6 @@ def save_encoder_folder(
     provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
     for name, content in (files | {"provenance.json": provenance}).items():
         _write_json(scratch / name, content)
-    (folder / "config.json").unlink(missing_ok=True)
-    for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
-        os.replace(file, folder / file.name)
-    scratch.rmdir()
 
 
 def _write_json(path: Path, value: Any) -> None:
