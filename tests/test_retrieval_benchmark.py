@@ -65,3 +65,18 @@ def test_ranking_all_of_flickr30k_stays_below_two_gigabytes(benchmark):
     found = benchmark.rank_pool()
     assert (found["images"], found["captions"]) == (31_014, 155_070)
     assert found["peak_gb"] < 2
+
+
+def test_the_guide_says_what_the_report_says():
+    root = Path(__file__).resolve().parents[1]
+    report = json.loads((root / "benchmarks" / "reports" / "retrieval.json").read_text())
+    pool, ways = report["flickr30k"], report["comparisons"]
+    said = [
+        f"{ways['texts']['times_quicker']:.2f} times as fast as padded",
+        f"{ways['ranking']['times_quicker']:.1f} times as fast as by sorting",
+        f"({pool['images']:,} pictures, {pool['captions']:,} captions) takes {pool['seconds']:.0f} s",
+        f"and {pool['peak_gb']:.2f} GB",
+    ]
+    guide = " ".join((root / "docs" / "evaluation.md").read_text().split())
+    assert [part for part in said if part not in guide] == []
+    assert all(way["goal_met"] for way in (*ways.values(), pool))
