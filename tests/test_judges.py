@@ -17,6 +17,7 @@ from tiny_world import save_tiny_clip
 from debias_sd.captions import split_sentences
 from debias_sd.heldout import prompt_set
 from debias_sd.judges import Thresholds, Verdict, load_judge
+from debias_sd.judges import clip as clip_module
 from debias_sd.judges import details as details_module
 from debias_sd.judges.clip import BEHIND_WINDOW, NO_DETAIL, UNKNOWN_WORDS
 from debias_sd.judges.details import changes_of
@@ -133,6 +134,22 @@ def test_the_score_is_that_of_the_model_itself(tmp_path):
     again = judge.judge(noise(1), [sentence, sentence])
     assert again[0] == again[1]
     assert again[0].score != verdict.score
+
+
+def test_a_judge_that_lives_long_keeps_no_more_texts_than_it_may(tmp_path, monkeypatch):
+    save_clip_model(tmp_path / "clip")
+    sentences = [f"A red boat lies at pier {number}." for number in range(6)]
+    free = load_judge(f"clip:{tmp_path / 'clip'}").judge(noise(), sentences)
+    monkeypatch.setattr(clip_module, "_KEPT", 30)
+    judge = load_judge(f"clip:{tmp_path / 'clip'}")
+    asked = len(judge._rows_of(sentences[0]))
+    for place in (0, 1, 2, 3, 4, 5, 0):
+        (verdict,) = judge.judge(noise(), [sentences[place]])
+        assert verdict.score == pytest.approx(free[place].score, abs=1e-6)
+        assert len(judge._features) <= 30
+    assert 30 - asked < len(judge._features)  # what may be kept is kept
+    verdicts = judge.judge(noise(), sentences)  # more than may be kept: all are judged
+    assert [one.score for one in verdicts] == pytest.approx([one.score for one in free], abs=1e-6)
 
 
 def test_siglip_judges_on_its_own_scale(tmp_path):

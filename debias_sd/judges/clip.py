@@ -31,11 +31,12 @@ NO_DETAIL = "no word of it is known to name a detail"
 BEHIND_WINDOW = "its details stand behind the tokens that the model reads"
 UNKNOWN_WORDS = "the model was never trained on a word of it"
 _ROWS = 64  # texts at a time
+_KEPT = 32_768  # features of texts: about 100 MB of 768 numbers each
 
 
 @dataclasses.dataclass
 class ClipJudge:
-    """Both towers of a folder; the features of texts are kept, pictures of one prompt come in many."""
+    """Both towers of a folder; the last features of texts are kept, pictures of one prompt come in many."""
 
     towers: Towers
     source: str
@@ -92,12 +93,16 @@ class ClipJudge:
         return _normalised(self.towers.image_features(pixels))[0]
 
     def _read(self, rows: list[tuple[int, ...]]) -> None:
-        """Take in the features of rows of ids, each computed once, in batches of one length."""
-        missing = [row for row in dict.fromkeys(rows) if row not in self._features]
+        """Take in the features of rows of ids, in batches of one length; past _KEPT the oldest ones go."""
+        asked = dict.fromkeys(rows)
+        missing = [row for row in asked if row not in self._features]
         for places in length_batches([len(row) for row in missing], rows=_ROWS):
             batch = [missing[place] for place in places]
             found = _normalised(self.towers.text_features(torch.tensor(batch, dtype=torch.long)))
             self._features.update(zip(batch, found, strict=True))
+        if (over := len(self._features) - _KEPT) > 0:  # a judge lives as long as the app that it judges for
+            for row in [row for row in self._features if row not in asked][:over]:
+                del self._features[row]
 
     def _scale(self) -> float:
         model = self.towers.encoder.model if isinstance(self.towers, ClipTowers) else self.towers.model
