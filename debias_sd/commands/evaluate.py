@@ -145,6 +145,7 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.fidelity import evaluate_fidelity, ways_of
+    from debias_sd.generation.store import hash_pipeline
     from debias_sd.heldout import prompt_set
     from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import hash_file
@@ -157,11 +158,12 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
             "--judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
     prompts = prompt_set(arguments.seed, count=arguments.count or 200)
-    ways, hashes = {}, {}
+    ways, hashes, parts = {}, {}, {}
     for name, folder in encoders.items():
         for way in ways_of(base, name, TextEncoder.load(folder)):
             ways[way.name] = way
-            hashes[way.name] = {"sha256": hash_file(find_encoder_folder(folder) / "model.safetensors")}
+            weights = hash_file(find_encoder_folder(folder) / "model.safetensors")
+            hashes[way.name] = {"sha256": weights, "pipeline_sha256": hash_pipeline(way.pipe, parts)}
     options = {"steps": arguments.steps, "guidance": arguments.guidance_scale}
     results = {}
     with tqdm(total=len(ways) * len(prompts.captions), desc="pictures", unit="picture") as bar:

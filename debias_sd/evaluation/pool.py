@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ class CaptionPool:
     faults: Mapping[str, int]
     mended: Mapping[str, int]
     repeated: Mapping[str, int]
+    pictures_sha256: str
 
     @property
     def notes(self) -> list[str]:
@@ -67,6 +69,7 @@ class CaptionPool:
             "repeated": dict(self.repeated),
             "notes": self.notes,
             "texts_sha256": hash_texts(list(self.captions)),
+            "pictures_sha256": self.pictures_sha256,
         }
 
 
@@ -97,6 +100,7 @@ def make_pool(
         faults=dict(faults),
         mended={NO_TEXT: mended} if mended else {},
         repeated={name: count for name, count in repeated.items() if count},
+        pictures_sha256=hashlib.sha256(b"".join(keys)).hexdigest(),
     )
 
 

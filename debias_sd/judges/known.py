@@ -21,7 +21,7 @@ from PIL import Image
 from debias_sd.checker_error import near_miss
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
 from debias_sd.datasets.listing import check_file
-from debias_sd.datasets.pictures import PictureFault, read_rgb
+from debias_sd.datasets.pictures import PictureFault, read_content, read_rgb
 from debias_sd.datasets.records import Encoded, Picture, describe_counts
 from debias_sd.shapes.caption import detail_sentence
 from debias_sd.shapes.render import render
@@ -63,12 +63,16 @@ class Known:
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
-        """Counts, and a hash of the claims."""
+        """Counts, and hashes of the claims and of the pictures' files."""
         claims = [claim for picture in self.pictures for claim in picture.claims]
         digest = hashlib.sha256("\n".join(f"{claim.kind}\t{claim.sentence}" for claim in claims).encode())
         kinds = dict(Counter(claim.kind for claim in claims))
         counts = {"pictures": len(self.pictures), "claims": kinds, "left_out": dict(self.left_out)}
-        return {"known": self.name, **counts, "claims_sha256": digest.hexdigest()}
+        seen = hashlib.sha256()
+        for known in self.pictures:
+            seen.update(hashlib.sha256(read_content(known.picture)).digest())
+        hashes = {"claims_sha256": digest.hexdigest(), "pictures_sha256": seen.hexdigest()}
+        return {"known": self.name, **counts, **hashes}
 
 
 def world_pictures(*, seed: int, count: int) -> Known:
