@@ -20,7 +20,7 @@ from debias_sd.captions import PROBES
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
-from debias_sd.metrics import RetrievalRanks, mean_rank, recall_at, retrieval_ranks
+from debias_sd.metrics import RetrievalRanks, mean_rank, median_rank, recall_at, retrieval_ranks
 from debias_sd.report import hash_file, hash_texts
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
@@ -123,11 +123,12 @@ def embed_scenes(encoder: DualEncoder, scenes: tuple[Scene, ...], *, batch: int 
 
 
 def _scores(ranks: np.ndarray) -> dict[str, float]:
-    return {**{f"r{k}": 100 * recall_at(ranks, k) for k in (1, 5, 10)}, "mean_rank": mean_rank(ranks)}
+    recalls = {f"r{k}": 100 * recall_at(ranks, k) for k in (1, 5, 10)}
+    return recalls | {"median_rank": median_rank(ranks), "mean_rank": mean_rank(ranks)}
 
 
 def score(images: np.ndarray, texts: np.ndarray) -> dict[str, dict[str, float]]:
-    """R@1/5/10 in percent and mean rank of both directions; text i belongs to image i."""
+    """R@1/5/10 in percent, median and mean rank of both directions; text i belongs to image i."""
     ranks: RetrievalRanks = retrieval_ranks(images, texts, np.arange(len(texts)))
     return {"t2i": _scores(ranks.t2i), "i2t": _scores(ranks.i2t)}
 
@@ -180,7 +181,7 @@ def evaluate_retrieval(encoder: DualEncoder, *, seed: int, families: int = 250, 
     """Measure one encoder on the held-out sets of `seed`.
 
     Returns `probes` (twin set), `short` and `pads` (short set; None where the pads leave no room in the window), each
-    with R@1/5/10 in percent and mean ranks of both directions, and the sizes and hashes of what was measured.
+    with R@1/5/10 in percent, median and mean ranks of both directions, and the sizes and hashes of what was measured.
     """
     twins, shorts = twin_set(seed, families=families), short_set(seed, count=short)
     plain, pads = _score_short(encoder, shorts)
