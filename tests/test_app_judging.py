@@ -1,6 +1,7 @@
 """Verdicts on real pipelines: a tiny Stable Diffusion with CLIP's vocabulary, judged by a tiny CLIP."""
 
 import asyncio
+import dataclasses
 import io
 import json
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_app import finish
+from tiny_judges import save_blip, save_llava
 
 from app.api import answer_of
 from app.judging import NOT_JUDGED, about_judge, score_by, verdicts_by
@@ -21,9 +23,11 @@ from app.run import Run, start_run
 from app.scores import Verdict
 from app.settings import Settings
 from app.stage import panel_html
+from debias_sd.cli import main
 from debias_sd.comparison import sentences_of
 from debias_sd.judges import Verdict as Judged
 from debias_sd.judges import load_judge
+from debias_sd.report import Report
 
 PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."
 OPTIONS = {"encoders": {"CLIP": "base", "Long": "long"}}
@@ -87,6 +91,39 @@ def test_verdicts_are_the_judges_and_reach_page_api_and_downloads(models, root, 
     assert content["judge"] == answer["judge"]
     assert content["result"]["sentences"][0]["marks"]["Long"] == run.tracks[1].pictures[0].verdicts[0].mark
     assert judge.name in page_of(run, settings)
+
+
+@pytest.mark.parametrize("save", [save_blip, save_llava])
+def test_a_model_that_answers_questions_judges_too(save, settings, tmp_path):
+    spec = f"vqa:{save(tmp_path / 'asked')}"
+    models = Models.load(dataclasses.replace(settings, judge=spec))
+    run = run_of(models)
+    judge, texts = load_judge(spec), [sentence.text for sentence in run.sentences]
+    for track in run.tracks:
+        (picture,) = track.pictures
+        expected = judge.judge(Image.fromarray(picture.image), texts)
+        assert [v.score for v in picture.verdicts] == [None if v.reason else v.score for v in expected]
+        assert sum(v.score is not None for v in picture.verdicts) > 5
+    assert judged_by(models).startswith(f"Judged by {judge.name}: {judge.meaning}; ")
+    assert answer_of(run)["judge"]["name"] == judge.name
+
+
+def test_a_report_gives_the_judge_its_thresholds(root, settings, tmp_path, capsys):
+    out = tmp_path / "judge.json"
+    command = ["calibrate", "--judge", settings.judge, "--count", "8", "--samples", "9", "--out", str(out)]
+    assert main(command) == 0
+    capsys.readouterr()
+    models = Models.load(dataclasses.replace(settings, judge_report=str(out)))
+    found = Report.read(out).encoders[models.judge.name]["thresholds"]
+    assert vars(models.judge.thresholds) == found
+    assert answer_of(run_of(models))["judge"]["thresholds"] == found
+    assert "world, 4 pictures" in judged_by(models)
+    save_clip_model(tmp_path / "other", seed=4)
+    other = f"clip:{tmp_path / 'other'}"
+    with pytest.raises(ValueError, match=r"^report .*judge\.json is not about judge .*/other; calibrate it"):
+        Models.load(dataclasses.replace(settings, judge=other, judge_report=str(out)))
+    with pytest.raises(ValueError, match=r"none\.json"):
+        Models.load(dataclasses.replace(settings, judge_report=str(tmp_path / "none.json")))
 
 
 def test_the_page_says_who_judges_and_what_the_score_is(models):

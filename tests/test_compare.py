@@ -1,11 +1,13 @@
 """Comparing encoders: what is marked where, the table, the picture and the command."""
 
+import io
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny_world import save_tiny_clip, tiny_pipeline
 
@@ -16,6 +18,7 @@ from debias_sd.comparison import Comparison, Panel, compare_encoders, sentences_
 from debias_sd.encoder import TextEncoder
 from debias_sd.heldout import prompt_set
 from debias_sd.panels import MAX_ROWS, draw_panels
+from debias_sd.pipeline import load_debias_pipeline
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
@@ -144,6 +147,24 @@ def test_base_is_the_encoder_of_a_base_that_was_named_and_a_negative_prompt_coun
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_size_device_and_kind_of_numbers_reach_the_pictures(folders, tmp_path, dtype):
+    real = tiny_pipeline()
+    real.unet.register_to_config(sample_size=16)  # 128 x 128 pixels: not the embedded world's, and no checker's
+    real.save_pretrained(tmp_path / "sd")
+    out = tmp_path / "sized.png"
+    arguments = ["compare", CAPTION.text, "--base", str(tmp_path / "sd"), "--steps", "2", "--seed", "3", "--json"]
+    arguments += ["--size", "64", "--device", "cpu", "--dtype", dtype, "--guidance-scale", "2"]
+    assert main([*arguments, "--out", str(out), "--encoders", "base", str(folders / "debias")]) == 0
+    base = load_debias_pipeline(tmp_path / "sd", "base", torch_dtype=getattr(torch, dtype))
+    encoders = {"base": None, "debias": TextEncoder.load(folders / "debias")}
+    expected = compare_encoders(CAPTION.text, encoders, base=base, seed=3, steps=2, guidance=2.0, side=64)
+    assert {panel.image.shape for panel in expected.panels} == {(64, 64, 3)}
+    content = io.BytesIO()
+    draw_panels(expected).save(content, format="PNG")
+    assert out.read_bytes() == content.getvalue()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -151,6 +172,9 @@ def test_base_is_the_encoder_of_a_base_that_was_named_and_a_negative_prompt_coun
         (["--steps", "0"], "--steps is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--encoders", "nowhere/at/all"], "does not exist"),
+        (["--size", "64"], "--size is 64, a multiple of 8 is needed, and a --base"),
+        (["--base", "org/sd", "--size", "60"], "--size is 60, a multiple of 8 is needed"),
+        (["--device", "gpu"], "gpu"),
         (["--encoders", "a/base", "b/base"], "has 'base' twice"),
     ],
 )
