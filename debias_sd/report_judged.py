@@ -26,6 +26,8 @@ def picture_tables(entries: list[Entry]) -> Iterator[Table]:
             notes.append("The reports were measured on different prompts or seeds: these rows cannot be compared.")
         thresholds = having[0].report.extra["judges"][judge]["thresholds"]
         notes.append(f"Thresholds: {thresholds['source']}.")
+        if thresholds["drawn"] is None:
+            notes.append("No score is enough for it to say drawn: 0 is no measurement, only the mean scores are one.")
         head = ("", "late details drawn, %", "95 %", "floor", "unsure", "mean score", "95 %", *_QUARTERS, "judged")
         rows = tuple((entry.label, *_cells(entry.result["judges"][judge])) for entry in having)
         yield Table(f"Pictures by {judge}", " ".join(notes), head, rows)

@@ -72,7 +72,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     device, dtype = device_and_dtype(arguments)
     judges = [_loader(spec, arguments, device) for spec in dict.fromkeys(arguments.judge or [])]
     for load in judges:
-        _warn_of_guess(load())
+        _warn_of_marks(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     _check_judges(arguments, base)
     judges = judges or [_loader(CHECKER, arguments, device)]
@@ -116,9 +116,11 @@ def _loader(spec: str, arguments: argparse.Namespace, device: torch.device) -> C
     return load
 
 
-def _warn_of_guess(judge: Judge) -> None:
+def _warn_of_marks(judge: Judge) -> None:
     if judge.thresholds.source == type(judge.thresholds)().source:
         warn(f"judge {judge.name} is not calibrated, its marks are a guess: debias-sd calibrate --judge {judge.name}")
+    if judge.thresholds.drawn is None:
+        warn(f"judge {judge.name} was never sure enough to say drawn in its calibration: read its mean scores alone.")
 
 
 def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
