@@ -82,10 +82,11 @@ def set_tables(entries: list[Entry]) -> Iterator[Table]:
     """For every set and direction: each encoder's recalls and ranks, then R@1 under every probe."""
     for data in dict.fromkeys(data for entry in entries for data in entry.result["sets"]):
         having = [entry for entry in entries if data in entry.result["sets"]]
-        hashes = {entry.result["sets"][data]["texts_sha256"] for entry in having}
+        others = [what for what in ("captions", "pictures") if _differs(having, data, what)]
         notes = list(dict.fromkeys(note for entry in having for note in entry.result["sets"][data]["notes"]))
-        if len(hashes) > 1:
-            notes.insert(0, "The reports were measured on different captions: these rows cannot be compared.")
+        if others:
+            what = " and ".join(others)
+            notes.insert(0, f"The reports were measured on different {what}: these rows cannot be compared.")
         for way, words in WAYS.items():
             rows = tuple(
                 (entry.label, *_score_cells(entry.result["sets"][data]["probes"]["keep"][way])) for entry in having
@@ -97,6 +98,12 @@ def set_tables(entries: list[Entry]) -> Iterator[Table]:
                 found = {e.label: [_r1(e, data, probe, way) for probe in probes] for e in having}
                 rows = tuple((probe, *(cell(values[n]) for values in found.values())) for n, probe in enumerate(probes))
                 yield Table(f"{data}, {words}: R@1 under each probe", "", ("probe", *found), rows)
+
+
+def _differs(entries: list[Entry], data: str, what: str) -> bool:
+    """Whether entries have different captions or pictures; a report of before pictures had a hash says nothing."""
+    name = {"captions": "texts_sha256", "pictures": "pictures_sha256"}[what]
+    return len({entry.result["sets"][data].get(name) for entry in entries} - {None}) > 1
 
 
 def _score_cells(scores: Mapping[str, Any]) -> list[str]:

@@ -88,6 +88,15 @@ def test_two_reports_are_compared_and_encoders_of_one_name_told_apart(world, tmp
     labels = [row[0] for row in rows_of(text, "docci, text to image")]
     assert labels == ["", "debias-b16-s0 (a)", "mine (a)", "debias-b16-s0 (b)", "mine (b)"]
     assert "measured on different captions: these rows cannot be compared" in text
+    content["encoders"]["mine"]["sets"]["docci"]["pictures_sha256"] = "0"
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    _, text, _ = call(capsys, "report", world / "a.json", tmp_path / "b.json")
+    assert "measured on different captions and pictures: these rows cannot be compared" in text
+    del content["encoders"]["debias-b16-s0"]["sets"]["docci"]["pictures_sha256"]  # a report of an older version
+    content["encoders"] = {"debias-b16-s0": content["encoders"]["debias-b16-s0"]}
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    _, text, _ = call(capsys, "report", world / "a.json", tmp_path / "b.json")
+    assert "were measured on different" not in text
     code, _, err = call(capsys, "report", world / "a.json", world / "a.json")
     assert (code, "two reports give debias-b16-s0 (a); rename one" in err) == (2, True)
 
