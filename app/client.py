@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer = compare(arguments.url, arguments.prompt, seed=arguments.seed, steps=arguments.steps)
     except AppError as error:
         sys.stderr.write(f"{error}\n")
+        return 2
+    except httpx.ConnectError:
+        sys.stderr.write(f"no app answers at {arguments.url}; start one with `python -m app`, it says its address.\n")
         return 2
     for name, encoder in answer["encoders"].items():
         marks = [verdict["mark"] for picture in encoder["pictures"] for verdict in picture["verdicts"]]

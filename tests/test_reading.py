@@ -185,3 +185,11 @@ def test_a_fault_is_one_sentence(world, tmp_path, monkeypatch, capsys, arguments
     assert (code, err.count("\n")) == (2, 1)
     assert sentence in err
     assert not (tmp_path / "r.json").exists()
+
+
+def test_captions_without_a_word_that_the_encoders_know_are_refused_in_one_sentence(world):
+    folder = world / "knows-little"
+    save_clip_model(folder)
+    (folder / "known_words.json").write_text('["star"]', encoding="utf-8")
+    with pytest.raises(ValueError, match="own has no word that can be swapped .* give captions in the encoders' own"):
+        measure_reading({"a": embedder(folder)}, ["Mud here. Fog there.", "Fog here. Mud there."], label="own")

@@ -77,6 +77,11 @@ def measure_reading(
             "longer captions."
         )
     swaps = swaps_of(texts, knows=_known_to_all([embedder.towers for embedder in embedders.values()]))
+    if not swaps:
+        raise ValueError(
+            f"{label} has no word that can be swapped for one that every encoder was trained on; give captions in the "
+            "encoders' own words."
+        )
     asked = _Asked(texts, drops_of(texts), swaps, draws_of(len(texts), samples=samples))
     found: dict[str, Tables] = {}
     read = Read({}, {}, [])
