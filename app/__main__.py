@@ -81,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{settings.host}, port {settings.port or '7860 and the 99 behind it'}"
         return _refuse(f"cannot listen on {where} ({type(error).__name__}); give another --port or --host.")
     except KeyboardInterrupt:
+        sys.stderr.write("app: ended\n")
         return 130
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -223,4 +224,8 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
         head=look.head(),
     )
     say(f"app: open {address} in a browser" + (f", or {public} from anywhere" if public else "") + "; Ctrl-C ends it")
-    demo.block_thread()
+    try:
+        threading.Event().wait()
+    finally:
+        models.stop()
+        demo.close(verbose=False)

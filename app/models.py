@@ -47,6 +47,7 @@ class Models:
         self.base, self.pipes, self.line = base, pipes, Line()
         self.judge, self.about_judge = judge, about_judge
         self.example: Run | None = None
+        self.running: list[Run] = []
         self.is_checked = is_checked(base)
         # A tokenizer that two threads use raises "Already borrowed": the page counts with copies, one caller at a time.
         self.counting = threading.Lock()
@@ -79,6 +80,11 @@ class Models:
         pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
         chosen = {name: pipes[name] for name in settings.encoders}
         return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings))
+
+    def stop(self) -> None:
+        """Stop every run after its current step, for the end of the app: Python waits for the drawing thread."""
+        for run in tuple(self.running):
+            run.stop.set()
 
 
 def _vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> str:

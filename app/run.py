@@ -118,6 +118,7 @@ async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
     """
     ticket, drawing = models.line.join(), None
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drawing")
+    models.running.append(run)
     try:
         while (before := ticket.before) and not run.stop.is_set():
             run.before = before
@@ -135,6 +136,7 @@ async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
         yield run
     finally:
         run.stop.set()
+        models.running[:] = [other for other in models.running if other is not run]
         if drawing is None:
             ticket.leave()
         else:  # the next in line begins when this one has really stopped

@@ -1,8 +1,10 @@
 """A running app for tests: `python -m app` in a process of its own, and Debian's Chromium to look at it."""
 
 import contextlib
+import functools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -46,7 +48,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_app(log: Path, *options: str) -> Iterator[str]:
-    """The address of an app that answers; it ends with the block. What it says goes to `log`.
+    """The address of an app that answers; it ends with the block. What it says goes to `log`."""
+    with started_app(log, *options) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def started_app(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The same, with its process.
 
     It begins without the example, which would be in line before the first test; option `--example` leaves it.
     """
@@ -55,10 +64,12 @@ def running_app(log: Path, *options: str) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "app", "--port", str(port), *begin, *options]
     with log.open("w") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=dict(os.environ))
+        # A shell's background jobs ignore Ctrl-C, and would hand that on.
+        heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, preexec_fn=heard)
         try:
             _wait(f"http://127.0.0.1:{port}", process, log)
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process
         finally:
             process.terminate()
             process.wait(30)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, ROOT, running_app
+from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, ROOT, running_app, started_app
 from PIL import Image
 
 from app.__main__ import main
@@ -42,12 +43,17 @@ def expected():
     return {seed: {panel.name: panel.image for panel in found.panels} for seed, found in comparisons.items()}
 
 
+def post(url: str, prompt: str, **settings: object) -> str:
+    """Send a comparison without waiting for it; returns its event."""
+    body = json.dumps({"prompt": prompt, **settings}).encode()
+    request = urllib.request.Request(f"{url}/gradio_api/call/v2/compare", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["event_id"]
+
+
 def ask(url: str, prompt: str, **settings: object) -> dict:
     """The last answer of /compare, over plain HTTP as docs/app.md describes it."""
-    body = json.dumps({"prompt": prompt, **settings}).encode()
-    post = urllib.request.Request(f"{url}/gradio_api/call/v2/compare", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(post, timeout=60) as answer:
-        event = json.load(answer)["event_id"]
+    event = post(url, prompt, **settings)
     with urllib.request.urlopen(f"{url}/gradio_api/call/compare/{event}", timeout=500) as stream:
         kind, content = stream.read().decode().strip().rsplit("\n\n", 1)[-1].split("\n", 1)
     content = json.loads(content.removeprefix("data: "))
@@ -79,6 +85,23 @@ def test_twenty_clients_at_once_are_all_answered_alike(url, expected):
             (picture,) = answer["encoders"][name]["pictures"]
             with urllib.request.urlopen(picture["png"]) as content:
                 assert np.array_equal(np.asarray(Image.open(content)), image)
+
+
+@pytest.mark.slow
+def test_the_thirty_fourth_is_refused_and_the_thirty_third_told_how_many_are_before(tmp_path):
+    with running_app(tmp_path / "log.txt") as address:
+        post(address, "A star.", steps=100, seeds=8)
+        last = [post(address, "A star.", steps=1) for _ in range(32)][-1]
+        with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{last}", timeout=60) as stream:
+            told = next(line for line in stream if line.startswith(b"data: [{"))
+        assert (json.loads(told[6:])[0]["state"], json.loads(told[6:])[0]["before"]) == ("waiting", 32)
+        assert "32 people wait already, no more can; try again in a minute." in json.dumps(ask(address, "A star."))
+
+
+def test_the_longest_prompt_is_drawn(url):
+    answer = ask(url, "red " * 5000, steps=1, encoders=["debias"])
+    assert answer["state"] == "done", answer
+    assert len(answer["encoders"]["debias"]["pictures"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -183,6 +206,29 @@ def test_it_listens_on_this_machine_only(url):
     rows = [line.split() for table in tables if table.is_file() for line in table.read_text().splitlines()[1:]]
     listening = {row[1].split(":")[0] for row in rows if row[1].endswith(f":{port}") and row[3] == "0A"}
     assert listening == {"0100007F"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_app_while_it_draws_and_others_wait(tmp_path):
+    log = tmp_path / "log.txt"
+    with started_app(log) as (address, process):
+        event = post(address, "A star.", steps=100, seeds=8)  # 2,400 steps
+        post(address, "A star.", steps=100)
+        with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{event}", timeout=60) as stream:
+            assert any(b'"state": "drawing"' in line and b'"step": 3' in line for line in stream)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130  # a loaded machine takes 11 s, the drawing itself minutes
+    assert log.read_text().splitlines()[2:] == ["app: ended"]
+
+
+def test_a_port_that_is_taken_is_one_sentence(url, tmp_path):
+    port = url.rsplit(":", 1)[1]
+    command = [sys.executable, "-m", "app", "--no-example", "--port", port]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"app: error: cannot listen on 127.0.0.1, port {port} (OSError); give another --port or --host.\n"
+    )
 
 
 @pytest.mark.parametrize(
