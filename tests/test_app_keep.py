@@ -159,6 +159,16 @@ def test_attention_is_a_distribution_and_commas_change_only_what_is_read(models)
     assert page.count("<td>not read</td>") == len(long.sentences) - len(short.sentences)
 
 
+def test_the_plots_mark_the_ends_of_the_longest_readers_sentences(models, monkeypatch):
+    from matplotlib.axes import Axes
+
+    ends: list[float] = []
+    monkeypatch.setattr(Axes, "axvline", lambda axes, x, **style: ends.append(x))
+    readings = read_all(models, ["base", "debias"], PROMPT)
+    reading_html(readings, PROMPT)
+    assert ends == [last + 0.5 for _, last in readings[1].sentences] * 4  # two plots, each light and dark
+
+
 def test_the_reading_is_the_models_own(models):
     """The copy that keeps attention weights gives the vectors of the model that draws, which stays as it is."""
     model = models.pipes["base"].text_encoder

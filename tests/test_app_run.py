@@ -1,6 +1,7 @@
 """A run with tiny pipelines: the command line's pictures, faults that stay in their panel, the line, cancelling."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from app.line import LineFullError
 from app.models import Models
 from app.request import Request
 from app.run import Run, compare, start_run
+from app.stage import panel_html
 from debias_sd.comparison import compare_encoders, pipes_of
 from debias_sd.encoder import TextEncoder
 from debias_sd.heldout import prompt_set
@@ -55,6 +57,35 @@ def test_each_seed_is_its_own_picture_and_repeats(models):
     assert [picture.seed for picture in pictures] == [4, 5, 6]
     assert np.array_equal(pictures[2].image, single.tracks[0].pictures[0].image)
     assert not np.array_equal(pictures[0].image, pictures[1].image)
+
+
+def test_a_finished_picture_is_shown_while_the_next_encoder_draws(models):
+    looked = threading.Event()  # the second encoder draws only once somebody has seen the first one's picture
+    scheduler = models.pipes["debias"].scheduler
+    begin = scheduler.set_timesteps
+
+    def after_the_look(*args, **options):
+        assert looked.wait(60)
+        return begin(*args, **options)
+
+    async def watch(run: Run) -> list[str]:
+        seen = []
+        async for _ in compare(run, models):
+            first, second = run.tracks
+            if first.state == "done" and not second.pictures:
+                seen += [panel_html(run, first), panel_html(run, second)]
+                looked.set()
+        return seen
+
+    scheduler.set_timesteps = after_the_look
+    run = start_run(REQUEST, models)
+    done, waiting = asyncio.run(watch(run))[:2]
+    assert done.count("<figure") == 1
+    assert "data:image/png;base64," in done
+    assert done.count("data-sentence") >= len(run.sentences) > 5
+    assert "<img" not in waiting
+    assert "<p>drawing</p>" in waiting
+    assert run.is_over
 
 
 class Fault:
