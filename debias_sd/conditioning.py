@@ -10,7 +10,7 @@ from diffusers.loaders import TextualInversionLoaderMixin
 from diffusers.utils.torch_utils import get_module_execution_device
 from torch import Tensor, nn
 
-from debias_sd.families import Family, Slot, family_of
+from debias_sd.families import Family, Slot, family_of_pipeline
 from debias_sd.lora_scale import lora_at
 from debias_sd.prompt_batch import Prompt, PromptBatch, Reader, Rows, Texts, texts_of
 from debias_sd.prompt_warnings import warn_of_half_learnt, warn_of_tags
@@ -62,7 +62,7 @@ def encode_prompt(
 
     Raises ValueError with one sentence for what this pipeline cannot take.
     """
-    family = family_of(pipe.components, type(pipe).__name__)
+    family = family_of_pipeline(pipe)
     negatives = (negative_prompt, negative_prompt_2, negative_prompt_3)
     sides = _sides(pipe, family, (prompt, prompt_2, prompt_3), negatives)
     skips = _skips(pipe, family, clip_skip, clip_skip if negative_clip_skip == SAME else negative_clip_skip)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 
 from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower, uncompiled
-from debias_sd.families import Slot, family_of
+from debias_sd.families import Slot, family_of_pipeline
 from debias_sd.positions import KEEP
 from debias_sd.tokens import spell_out_special_tokens
 
@@ -64,9 +64,9 @@ def describe_encoders(pipe: object) -> list[EncoderRow]:
 
     Raises ValueError for a pipeline of another family.
     """
-    parts = pipe.components
     rows = []
-    for slot in family_of(parts, type(pipe).__name__).slots:
+    for slot in family_of_pipeline(pipe).slots:
+        parts = pipe.components
         model, tokenizer = parts[slot.encoder], parts[slot.tokenizer]
         rows.append(
             EncoderRow(

@@ -97,6 +97,16 @@ def family_of(components: Mapping[str, object], name: str) -> Family:
     )
 
 
+def family_of_pipeline(pipe: object) -> Family:
+    """Return the family of a loaded pipeline; ValueError with one sentence for another family, and for no pipeline."""
+    components = getattr(pipe, "components", None)
+    if not isinstance(components, Mapping):
+        raise ValueError(
+            f"pipe is of type {type(pipe).__name__}, expected a diffusers pipeline; make one by load_debias_pipeline()."
+        )
+    return family_of(components, type(pipe).__name__)
+
+
 def _class_name(part: object) -> str | None:
     if part is None:
         return None

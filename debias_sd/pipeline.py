@@ -26,7 +26,7 @@ from debias_sd.encoder_slots import (
     fill_given,
     fill_stretched,
 )
-from debias_sd.families import Family, Slot, family_of
+from debias_sd.families import Family, Slot, family_of_pipeline
 from debias_sd.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
@@ -75,7 +75,7 @@ def load_debias_pipeline(
     if found.family is not None and not keeps:
         _check_before_loading(found, _wanted(found.family, sources, name=found.name))
     pipe = found.load()
-    family = family_of(pipe.components, type(pipe).__name__)
+    family = family_of_pipeline(pipe)
     if keeps:
         for slot in family.clip_slots:
             check_pair(slot, pipe.components, name=f"base {found.name}")
@@ -105,7 +105,7 @@ def with_text_encoder(
     Raises ValueError when `pipe` is of another family or an encoder does not fit it.
     """
     name = type(pipe).__name__
-    family = family_of(pipe.components, name)
+    family = family_of_pipeline(pipe)
     _check_in_place(pipe)
     wanted = _wanted(family, {"text_encoder": _found(encoder), "text_encoder_2": _found(encoder_2)}, name=name)
     swapped = _swapped(pipe, wanted, ours=frozenset(), min_positions=min_positions)

@@ -13,7 +13,7 @@ from typing import Protocol, overload
 from transformers import PreTrainedTokenizerBase
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.families import family_of
+from debias_sd.families import family_of_pipeline
 from debias_sd.prompts import Convert, TokenizedPrompt
 from debias_sd.tokens import CONTEXTS, check_text, unknown_words
 
@@ -123,8 +123,8 @@ def count_tokens(
     if isinstance(source, TextEncoder):
         settings["known_words"] = source.known_words if known_words is None else known_words
         return count_slot(source.tokenizer, prompt, **settings)
+    slots = family_of_pipeline(source).slots
     convert = getattr(source, "maybe_convert_prompt", None)
-    slots = family_of(source.components, type(source).__name__).slots
     return {
         slot.encoder: count_slot(source.components[slot.tokenizer], prompt, **settings, kind=slot.kind, convert=convert)
         for slot in slots
@@ -145,6 +145,8 @@ def count_slot(
     for length in lengths:
         if length < 3:
             raise ValueError(f"length is {length}, start and end token and one more need 3; use 77 or 248.")
+    if not isinstance(prompt, str):
+        raise ValueError(f"the prompt is of type {type(prompt).__name__}, expected is text; give a str.")
     check_text(prompt)
     read = TokenizedPrompt.read([tokenizer], prompt, weighting=weighting, convert=convert)
     text = " ".join(part.text for part in read.parts)

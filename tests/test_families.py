@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import debias_sd
 from debias_sd.families import family_of
 
 CLIP, PROJECTED, T5 = (
@@ -110,6 +111,13 @@ def test_other_families_are_told_in_one_sentence(name):
     assert text.startswith(name)
     assert has in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("use", ["encode_prompt", "count_tokens", "describe_encoders", "with_text_encoder"])
+def test_what_is_no_pipeline_is_told_in_one_sentence(use):
+    more = {"encode_prompt": ["a cat"], "count_tokens": ["a cat"]}.get(use, [])
+    with pytest.raises(ValueError, match="^pipe is of type dict, expected a diffusers pipeline; make one by load_"):
+        getattr(debias_sd, use)({"unet": 1}, *more)
 
 
 def test_it_loads_no_torch_and_no_diffusers():

@@ -171,6 +171,11 @@ def test_twenty_thousand_tokens_are_reported_quickly(tokenizer: PreTrainedTokeni
     assert time.process_time() - start < 4
 
 
+def test_what_is_no_text_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ValueError, match="^the prompt is of type int, expected is text; give a str.$"):
+        count_tokens(tokenizer, 5)
+
+
 def test_a_lone_surrogate_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="not valid text"):
         count_tokens(tokenizer, "a \udc80")
