@@ -11,7 +11,7 @@ import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 from open_clip.tokenizer import SimpleTokenizer
 from tiny import LONG_PROMPT, clip_tokenizer, tiny_text_encoder
-from tiny_checkpoints import long_clip, prefixed
+from tiny_checkpoints import long_clip, prefixed, with_random_tables
 from transformers import AutoTokenizer, CLIPModel, CLIPTokenizer
 
 from debias_sd.checkpoints.convert import convert_checkpoint
@@ -35,16 +35,7 @@ def network(seed, width, layers, embedding, image_width, image_layers, side, pat
     torch.manual_seed(seed)
     text = CLIPTextCfg(context_length=248, width=width, heads=width // 64, layers=layers)
     vision = CLIPVisionCfg(layers=image_layers, width=image_width, head_width=64, patch_size=patch, image_size=side)
-    model = CLIP(embed_dim=embedding, vision_cfg=vision, text_cfg=text, quick_gelu=True).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("token_embedding.weight"):
-                parameter.normal_(std=0.5)
-            elif name.endswith("positional_embedding"):
-                parameter.normal_(std=0.2)
-            elif parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+    return with_random_tables(CLIP(embedding, vision, text, quick_gelu=True).eval())
 
 
 def golden(model, state):

@@ -176,6 +176,29 @@ def launch_until(folder, settings, port, *, step):
     return torch.load(path, weights_only=True)["towers"]
 
 
+def check_shards(start, one, others):
+    """Shards trained what whole weights (`one`) did, and kept the first rows of the start's position table."""
+    table = "text_model.embeddings.position_embedding.weight"
+    for other in others:
+        assert torch.equal(other[table][:20], start[table][:20])
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=0)
+
+
+def resume_shards(tmp_path, settings, port):
+    """Go on from step 2 of the run in `shards`: the same bits; returns the resumed run's settings."""
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    (tmp_path / "shards" / "checkpoint-2").rename(resumed / "checkpoint-2")
+    again = tiny_settings(resumed, **settings, resume_from_checkpoint="latest")
+    done = launch(SEVERAL, again, port, module="tests.sharded_run")
+    assert done.returncode == 0, done.stderr
+    assert "at step 2" in done.stdout
+    left, right = (load_file(folder / "model.safetensors") for folder in (tmp_path / "shards", resumed))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    return again
+
+
 def test_shards_train_what_whole_weights_do_and_go_on_from_a_checkpoint(base, tmp_path):
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "adam_epsilon": 1e-2}
     settings |= {"train_batch_size": 4, "max_train_steps": 4, "learning_rate": 0.1, "adam_weight_decay": 0.1}
@@ -188,21 +211,9 @@ def test_shards_train_what_whole_weights_do_and_go_on_from_a_checkpoint(base, tm
         assert shards.returncode == 0, shards.stderr
     start, one, *others = (load_file(f / "model.safetensors") for f in (base, tmp_path / "whole", *(
         tmp_path / name for name in folders)))  # fmt: skip
-    table = "text_model.embeddings.position_embedding.weight"
-    for other in others:
-        assert other["logit_scale"].shape == ()
-        assert torch.equal(other[table][:20], start[table][:20])
-        for name in one:
-            torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=0)
-    resumed = tmp_path / "resumed"
-    resumed.mkdir()
-    (tmp_path / "shards" / "checkpoint-2").rename(resumed / "checkpoint-2")
-    again = tiny_settings(resumed, **settings, resume_from_checkpoint="latest")
-    done = launch(SEVERAL, again, 29624, module="tests.sharded_run")
-    assert done.returncode == 0, done.stderr
-    assert "at step 2" in done.stdout
-    left, right = (load_file(f / "model.safetensors") for f in (tmp_path / "shards", resumed))
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert all(other["logit_scale"].shape == () for other in others)
+    check_shards(start, one, others)
+    again = resume_shards(tmp_path, settings, 29624)
     # Whole weights do not go on from shards: the optimizer's state has another form.
     mixed = launch(SEVERAL, again, 29625)
     assert mixed.returncode != 0

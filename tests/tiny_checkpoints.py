@@ -27,13 +27,19 @@ def tiny_open_clip(
     vision = CLIPVisionCfg(layers=LAYERS, width=64, head_width=64, patch_size=16, image_size=32)
     kind = CustomTextCLIP if custom else CLIP
     model = kind(embed_dim=PROJECTION, vision_cfg=vision, text_cfg=text, quick_gelu=quick_gelu).eval()
+    return with_random_tables(model)
+
+
+def with_random_tables(model: CLIP | CustomTextCLIP) -> CLIP | CustomTextCLIP:
+    """Return `model` itself, its every tensor random: norms and biases start at 0 and 1, where a swapped one would not
+    show."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("token_embedding.weight"):
                 parameter.normal_(std=0.5)
             elif name.endswith("positional_embedding"):
                 parameter.normal_(std=0.2)
-            elif parameter.ndim == 1:  # norms and biases start at 0 and 1, where a swapped one would not show
+            elif parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
 

@@ -50,14 +50,19 @@ def _lines(path: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
                 start, line = 3, line[3:]
             if line.strip():
-                try:
-                    row = json.loads(line)
-                except ValueError:  # UnicodeDecodeError too
-                    raise ValueError(f"line {number} of {path} is not JSON; write one object per line.") from None
-                if not isinstance(row, dict):
-                    raise ValueError(f"line {number} of {path} is no JSON object; write one object per line.")
-                yield start, len(line), row
+                yield start, len(line), parse_object(line, number=number, path=path)
             start += len(line)
+
+
+def parse_object(line: bytes, *, number: int, path: Path) -> dict[str, Any]:
+    """Return the JSON object that line `number` of `path` is; ValueError with one sentence for anything else."""
+    try:
+        row = json.loads(line)
+    except ValueError:  # UnicodeDecodeError too
+        raise ValueError(f"line {number} of {path} is not JSON; write one object per line.") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"line {number} of {path} is no JSON object; write one object per line.")
+    return row
 
 
 def _checked(path: Path, image: str, caption: str) -> Iterator[tuple[int, int, Mapping[str, Any]]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from PIL import Image
 
 from debias_sd.checker_error import near_miss
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
+from debias_sd.datasets.jsonl import parse_object
 from debias_sd.datasets.listing import check_file
 from debias_sd.datasets.pictures import PictureFault, read_content, read_rgb
 from debias_sd.datasets.records import Encoded, Picture, describe_counts
@@ -108,7 +108,8 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
-        name, claims = _parse(line, where=f"line {number} of {path}")
+        row = parse_object(line, number=number, path=path)
+        name, claims = _claims_of(row, where=f"line {number} of {path}")
         if not claims:
             left_out[NO_CLAIMS] += 1
             continue
@@ -130,13 +131,7 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     return Known(path.name, tuple(pictures), dict(left_out))
 
 
-def _parse(line: bytes, *, where: str) -> tuple[str, tuple[Claim, ...]]:
-    try:
-        row = json.loads(line)
-    except ValueError:  # UnicodeDecodeError too
-        raise ValueError(f"{where} is not JSON; write one object per line.") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"{where} is no JSON object; write one object per line.")
+def _claims_of(row: dict[str, Any], *, where: str) -> tuple[str, tuple[Claim, ...]]:
     name = next((row[key] for key in IMAGE_NAMES if isinstance(row.get(key), str)), None)
     if name is None:
         raise ValueError(f"{where} names no picture; write it as image.")
