@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from app.demo import build_demo, launch
         from app.models import Models
         from debias_sd.commands.terminal import quiet_loading, say
-        from debias_sd.pipeline import hide_loading_bars
+        from debias_sd.pipelines.load import hide_loading_bars
 
         say("app: loading the models")
         quiet_loading()

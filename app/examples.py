@@ -14,8 +14,8 @@ from app.models import Models
 from app.request import check_request
 from app.run import compare, start_run
 from app.settings import Settings
-from debias_sd.heldout import prompt_set
 from debias_sd.shapes.caption import long_caption
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.scene import random_scene
 
 _SCENES = 4

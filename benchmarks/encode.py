@@ -25,8 +25,8 @@ import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiffusionPipeline, StableDiffusionPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from debias_sd.conditioning import encode_prompt
-from debias_sd.pipeline import load_debias_pipeline
+from debias_sd.pipelines.load import load_debias_pipeline
+from debias_sd.prompts.conditioning import encode_prompt
 from debias_sd.report import installed_versions, write_atomically
 
 GOAL = 1.10

@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from debias_sd.heldout import prompt_set
 from debias_sd.report import installed_versions, write_atomically
+from debias_sd.shapes.heldout import prompt_set
 
 GOALS = {"picture_seconds": 3.0, "peak_mb": 1500.0, "compare_seconds": 10.0}
 STEPS, GUIDANCE = 25, 2.0
@@ -35,8 +35,8 @@ def draw(options: argparse.Namespace) -> dict[str, object]:
     started = time.perf_counter()
     import torch
 
-    from debias_sd.conditioning import encode_prompt
-    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.pipelines.load import load_debias_pipeline
+    from debias_sd.prompts.conditioning import encode_prompt
 
     imported = time.perf_counter()
     pipe = load_debias_pipeline(options.base, options.encoder[-1])

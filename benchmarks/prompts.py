@@ -28,7 +28,7 @@ import torch
 from diffusers import DiffusionPipeline
 from encode import random_pipeline
 
-from debias_sd.conditioning import encode_prompt
+from debias_sd.prompts.conditioning import encode_prompt
 from debias_sd.report import installed_versions, write_atomically
 
 GOALS = {"diffusers": 1.05, "compel": 1.0}

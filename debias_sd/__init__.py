@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # for editors and type checkers
     from debias_sd.checkpoints.convert import convert_checkpoint
     from debias_sd.checkpoints.export import export_encoder
-    from debias_sd.conditioning import encode_prompt
     from debias_sd.encoder import TextEncoder, load_encoder, stretch_encoder
-    from debias_sd.encoder_slots import describe_encoders
-    from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
-    from debias_sd.token_report import count_tokens
+    from debias_sd.pipelines.load import load_debias_pipeline, with_text_encoder
+    from debias_sd.pipelines.slots import describe_encoders
+    from debias_sd.prompts.conditioning import encode_prompt
+    from debias_sd.prompts.token_report import count_tokens
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "TextEncoder": "encoder",
     "convert_checkpoint": "checkpoints.convert",
-    "count_tokens": "token_report",
-    "describe_encoders": "encoder_slots",
-    "encode_prompt": "conditioning",
+    "count_tokens": "prompts.token_report",
+    "describe_encoders": "pipelines.slots",
+    "encode_prompt": "prompts.conditioning",
     "export_encoder": "checkpoints.export",
-    "load_debias_pipeline": "pipeline",
+    "load_debias_pipeline": "pipelines.load",
     "load_encoder": "encoder",
     "stretch_encoder": "encoder",
-    "with_text_encoder": "pipeline",
+    "with_text_encoder": "pipelines.load",
 }
 
 __all__ = [

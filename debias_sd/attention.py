@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.heldout import prompt_set
 from debias_sd.report import hash_texts
 from debias_sd.retrieval import DualEncoder, describe_encoder, embed_texts
 from debias_sd.shapes.caption import SHAPE_WORDS, Caption
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.scene import COLOURS, SHAPES, Thing
 from debias_sd.tokens import end_positions
 

@@ -12,7 +12,7 @@ import torch
 from debias_sd.captions import split_sentences
 from debias_sd.encoder import TextEncoder
 from debias_sd.fidelity import SHORT_WINDOW
-from debias_sd.pipeline import DiffusionPipeline, with_text_encoder
+from debias_sd.pipelines.load import DiffusionPipeline, with_text_encoder
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.render import SIDE

@@ -18,7 +18,7 @@ ENCODERS = ("base", "long-clip", "debias")
 
 def demo_prompt() -> str:
     """The first held-out long caption of PROMPT_SEED."""
-    from debias_sd.heldout import prompt_set
+    from debias_sd.shapes.heldout import prompt_set
 
     return prompt_set(PROMPT_SEED, count=1).captions[0].text
 
@@ -31,7 +31,7 @@ def make_demo(out: Path) -> str:
     from debias_sd.comparison import compare_encoders, table_of
     from debias_sd.encoder import TextEncoder
     from debias_sd.panels import draw_panels
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import write_atomically
 
     quiet_loading()

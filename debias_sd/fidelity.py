@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from debias_sd.attention import half_of
-from debias_sd.conditioning import encode_prompt
 from debias_sd.encoder import TextEncoder
-from debias_sd.heldout import PromptSet
-from debias_sd.pipeline import DiffusionPipeline, with_text_encoder
+from debias_sd.pipelines.load import DiffusionPipeline, with_text_encoder
+from debias_sd.prompts.conditioning import encode_prompt
 from debias_sd.report import hash_texts, split_name
 from debias_sd.shapes.caption import Caption, length
 from debias_sd.shapes.check import CellReading, read_picture
+from debias_sd.shapes.heldout import PromptSet
 from debias_sd.shapes.scene import Thing
 
 SHORT_WINDOW = 77

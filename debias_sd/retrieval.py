@@ -19,9 +19,9 @@ from transformers import CLIPModel, CLIPTokenizer
 from debias_sd.captions import PROBES
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
-from debias_sd.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
 from debias_sd.metrics import RetrievalRanks, mean_rank, median_rank, recall_at, retrieval_ranks
 from debias_sd.report import hash_file, hash_texts
+from debias_sd.shapes.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
 from debias_sd.tokens import end_positions, front_pad, tokenize

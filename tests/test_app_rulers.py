@@ -11,9 +11,9 @@ from app.models import Ruler
 from app.rulers import ruler_html, rulers_html, stretches_of, token_starts
 from app.sentences import move_sentence, sentences_html
 from debias_sd.captions import move_summary, remove_summary, split_sentences
-from debias_sd.heldout import prompt_set
+from debias_sd.prompts.token_report import count_tokens
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.tokenizer import build_tokenizer
-from debias_sd.token_report import count_tokens
 
 LONG = prompt_set(7, count=1).captions[0].text
 NASTY = "<script>alert(1)</script> <img src=x onerror=alert(2)> & &amp; ${value} {{value}} \"'"

@@ -16,7 +16,7 @@ from app.run import Run, compare, start_run
 from app.stage import panel_html
 from debias_sd.comparison import compare_encoders, pipes_of
 from debias_sd.encoder import TextEncoder
-from debias_sd.heldout import prompt_set
+from debias_sd.shapes.heldout import prompt_set
 
 PROMPT = prompt_set(7, count=1).captions[0].text
 REQUEST = Request(PROMPT, ("base", "debias"), seed=4, steps=2)

@@ -6,8 +6,8 @@ import pytest
 from app.scores import boxes_of, interval_of, likeness, mean_of, score_of, verdicts_of
 from debias_sd.comparison import sentences_of
 from debias_sd.fidelity import judge_caption, summarise
-from debias_sd.heldout import prompt_set
 from debias_sd.shapes.check import read_picture
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import cell_box, render
 from debias_sd.shapes.scene import Scene
 from debias_sd.shapes.tokenizer import build_tokenizer

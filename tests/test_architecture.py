@@ -21,10 +21,10 @@ HOMES = {
     "accelerate": ("train_encoder/",),
     "gradio": ("app/",),
     "diffusers": (
-        "debias_sd/single_file.py",
-        "debias_sd/base_pipeline.py",
-        "debias_sd/pipeline.py",
-        "debias_sd/conditioning.py",
+        "debias_sd/pipelines/single_file.py",
+        "debias_sd/pipelines/base.py",
+        "debias_sd/pipelines/load.py",
+        "debias_sd/prompts/conditioning.py",
         "train_unet/",
     ),  # fmt: skip
 }
@@ -187,7 +187,8 @@ debias_sd/             the library
     check.py           is it there
   encoder.py
 
-  pipeline.py          third group
+  pipelines/           third group
+    load.py            which is another
 
   cli.py               last group
 train_encoder/
@@ -209,14 +210,14 @@ def test_the_groups_come_from_the_blank_lines():
         "debias_sd/": 0, "debias_sd/positions.py": 0,
         "debias_sd/shapes/": 1, "debias_sd/shapes/scene.py": 1, "debias_sd/shapes/check.py": 1,
         "debias_sd/encoder.py": 1,
-        "debias_sd/pipeline.py": 2,
+        "debias_sd/pipelines/": 2, "debias_sd/pipelines/load.py": 2,
         "debias_sd/cli.py": 3, "train_encoder/": 3, "train_encoder/train.py": 3,
         "train_unet/": 3, "train_unet/train.py": 3,
     }  # fmt: skip
 
 
 def test_a_tree_that_names_a_file_twice_is_found():
-    twice = DOCUMENT.replace("  pipeline.py", "  positions.py         again\n  pipeline.py")
+    twice = DOCUMENT.replace("  pipelines/", "  positions.py         again\n  pipelines/")
     with pytest.raises(AssertionError, match=r"names debias_sd/positions\.py twice"):
         tree_groups(twice)
 
@@ -225,14 +226,14 @@ def test_a_tree_that_names_a_file_twice_is_found():
     ("module", "text", "fault"),
     [
         ("debias_sd/positions.py", "from debias_sd.encoder import TextEncoder", "debias_sd/encoder.py, which is not"),
-        ("debias_sd/positions.py", "def f():\n    from . import pipeline", "debias_sd/pipeline.py, which is not"),
+        ("debias_sd/positions.py", "def f():\n    from . import pipelines", "debias_sd/pipelines/, which is not"),
         ("debias_sd/encoder.py", "import debias_sd.shapes.scene", "debias_sd/shapes/, which is not"),
         ("debias_sd/encoder.py", "from debias_sd import load_debias_pipeline", "through the package"),
-        ("debias_sd/pipeline.py", "import train_encoder.train", "only train_encoder/ may"),
+        ("debias_sd/pipelines/load.py", "import train_encoder.train", "only train_encoder/ may"),
         ("debias_sd/shapes/scene.py", "import torch.nn as nn", "without it"),
-        ("debias_sd/shapes/scene.py", "from ..pipeline import encode_prompt", "debias_sd/pipeline.py, which is not"),
+        ("debias_sd/shapes/scene.py", "from ..pipelines import load", "debias_sd/pipelines/, which is not"),
         ("debias_sd/cli.py", "def f():\n    from diffusers import UNet2DConditionModel", "imports diffusers: only"),
-        ("debias_sd/shapes/__init__.py", "from debias_sd import pipeline", "debias_sd/pipeline.py, which is not"),
+        ("debias_sd/shapes/__init__.py", "from debias_sd import pipelines", "debias_sd/pipelines/, which is not"),
         ("debias_sd/__init__.py", "import accelerate", "imports accelerate: only train_encoder/ may"),
         ("train_unet/train.py", "from train_encoder.train import run", "only train_encoder/ may"),
         ("train_unet/train.py", "import accelerate", "imports accelerate: only train_encoder/ may"),
@@ -251,11 +252,11 @@ def test_a_planted_import_is_found(tmp_path, module, text, fault):
     [
         ("debias_sd/encoder.py", "from debias_sd.positions import stretch_positions"),
         ("debias_sd/encoder.py", "from debias_sd import __version__"),
-        ("debias_sd/__init__.py", "from debias_sd.pipeline import encode_prompt"),
+        ("debias_sd/__init__.py", "from debias_sd.pipelines.load import encode_prompt"),
         ("debias_sd/shapes/check.py", "from debias_sd.shapes.scene import Scene\nfrom .scene import Scene"),
-        ("debias_sd/pipeline.py", "import diffusers"),
+        ("debias_sd/pipelines/load.py", "import diffusers"),
         ("debias_sd/cli.py", "from debias_sd import load_debias_pipeline"),
-        ("train_unet/train.py", "import diffusers\nimport debias_sd.pipeline"),
+        ("train_unet/train.py", "import diffusers\nimport debias_sd.pipelines.load"),
         ("train_encoder/train.py", "import accelerate\nfrom debias_sd import TextEncoder"),
     ],
 )

@@ -16,9 +16,9 @@ from debias_sd.attention import (
     sentence_slots,
     with_changed_thing,
 )
-from debias_sd.heldout import prompt_set
 from debias_sd.retrieval import load_dual_encoder
 from debias_sd.shapes.caption import detail_sentence
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.scene import random_scene
 

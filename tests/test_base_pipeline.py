@@ -7,8 +7,8 @@ from diffusers import StableDiffusionPipeline
 from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
 
 from debias_sd import encode_prompt, encoder_folder
-from debias_sd.base_pipeline import find_base
-from debias_sd.pipeline import load_debias_pipeline
+from debias_sd.pipelines.base import find_base
+from debias_sd.pipelines.load import load_debias_pipeline
 
 SHORT = "a red cat"
 

@@ -26,8 +26,8 @@ from debias_sd.evaluation.embedding import Embedder
 from debias_sd.evaluation.processes import Processes
 from debias_sd.evaluation.towers import load_towers
 from debias_sd.probes import GROUPS
-from debias_sd.published import published_tables
 from debias_sd.report import Report
+from debias_sd.reporting.published import published_tables
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from debias_sd.cli import main
 from debias_sd.commands.compare import short_names
 from debias_sd.comparison import Comparison, Panel, compare_encoders, sentences_of, table_of
 from debias_sd.encoder import TextEncoder
-from debias_sd.heldout import prompt_set
 from debias_sd.panels import MAX_ROWS, draw_panels
-from debias_sd.pipeline import load_debias_pipeline
+from debias_sd.pipelines.load import load_debias_pipeline
 from debias_sd.shapes.check import judge
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
 from debias_sd.shapes.tokenizer import build_tokenizer

@@ -12,7 +12,7 @@ from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import cli
 from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
-from debias_sd.prompt_files import ListedPrompt
+from debias_sd.prompts.files import ListedPrompt
 
 PROMPTS = ["a red circle, top left", "a blue/green ring_with dots. A star.png", "a small star"]
 IDS = ("COCOval2014_26", "10", "9")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import LONG_PROMPT, draw, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd.conditioning import encode_prompt
-from debias_sd.pipeline import with_text_encoder
+from debias_sd.pipelines.load import with_text_encoder
+from debias_sd.prompts.conditioning import encode_prompt
 
 SHORT = "a red cat"
 

@@ -20,7 +20,7 @@ from tiny_pipelines import (
 )
 
 from debias_sd import encode_prompt, with_text_encoder
-from debias_sd.families import family_of
+from debias_sd.pipelines.families import family_of
 
 SHORT = "a red cat"
 PROMPTS = [SHORT, LONG_PROMPT, LONG_PROMPT * 3]

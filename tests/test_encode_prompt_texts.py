@@ -8,7 +8,7 @@ from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 
 from debias_sd import encode_prompt, with_text_encoder
-from debias_sd.prompts import split_prompt
+from debias_sd.prompts.windows import split_prompt
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 FILES = ("dpg_prompts.jsonl", "iiw400_captions.jsonl", "longbench_t2i_prompts.jsonl")

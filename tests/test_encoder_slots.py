@@ -17,11 +17,11 @@ from tiny_pipelines import (
 )
 from transformers import CLIPTokenizer
 
-from debias_sd.conditioning import encode_prompt
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_slots import describe_encoders
-from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
-from debias_sd.xformers_attention import use_xformers
+from debias_sd.pipelines.load import load_debias_pipeline, with_text_encoder
+from debias_sd.pipelines.slots import describe_encoders
+from debias_sd.pipelines.xformers_attention import use_xformers
+from debias_sd.prompts.conditioning import encode_prompt
 
 
 def test_a_trained_second_encoder_takes_the_place_of_the_stretched_one():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import debias_sd
-from debias_sd.families import family_of
+from debias_sd.pipelines.families import family_of
 
 CLIP, PROJECTED, T5 = (
     ["transformers", name] for name in ("CLIPTextModel", "CLIPTextModelWithProjection", "T5EncoderModel")
@@ -121,6 +121,7 @@ def test_what_is_no_pipeline_is_told_in_one_sentence(use):
 
 
 def test_it_loads_no_torch_and_no_diffusers():
-    code = "import sys, debias_sd.families; print({'torch', 'transformers', 'diffusers'} & sys.modules.keys())"
+    heavy = "{'torch', 'transformers', 'diffusers'}"
+    code = f"import sys, debias_sd.pipelines.families; print({heavy} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny_world import save_tiny_clip, tiny_pipeline
 
-from debias_sd.checker_error import error_rates, measure_checker, near_miss, with_noise
 from debias_sd.encoder import TextEncoder
 from debias_sd.fidelity import (
     draw,
@@ -17,8 +16,9 @@ from debias_sd.fidelity import (
     unnamed_cells,
     ways_of,
 )
-from debias_sd.heldout import prompt_set
+from debias_sd.judges.checker_error import error_rates, measure_checker, near_miss, with_noise
 from debias_sd.shapes.caption import length
+from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
 

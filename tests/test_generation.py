@@ -18,7 +18,7 @@ from debias_sd.generation.shares import agreement, counts_of, difference, summar
 from debias_sd.generation.store import PictureStore, common_settings, hash_pipeline
 from debias_sd.judges import Thresholds, Verdict
 from debias_sd.judges.verdict import unjudged
-from debias_sd.pipeline import with_text_encoder
+from debias_sd.pipelines.load import with_text_encoder
 
 PROMPTS = [LONG_PROMPT, "One cat.", "A red dog. A blue cat. A tree.", LONG_PROMPT * 3]
 SAMPLING = Sampling(steps=1, guidance=3.0, batch=2)

@@ -8,9 +8,9 @@ from PIL import Image
 from tiny import edit_json
 from tiny_world import save_tiny_clip
 
-from debias_sd.bootstrap import draw_groups, middle_of
 from debias_sd.cli import main
 from debias_sd.encoder_folder import WEIGHTS
+from debias_sd.evaluation.bootstrap import draw_groups, middle_of
 from debias_sd.judges import Thresholds, load_judge
 from debias_sd.judges.calibration import Scores, accuracy, auc, calibrate, choose_thresholds, measure, read_thresholds
 from debias_sd.judges.known import ELSEWHERE, NEAR_MISS, TRUE, read_known, world_pictures

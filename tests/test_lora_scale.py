@@ -9,7 +9,7 @@ import torch
 from tiny import LONG_PROMPT, tiny_sd_pipeline, tiny_text_encoder
 
 from debias_sd import encode_prompt
-from debias_sd.lora_scale import lora_at
+from debias_sd.prompts.lora_scale import lora_at
 
 
 @pytest.fixture

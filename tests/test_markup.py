@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from debias_sd.markup import LIMIT, Markup, Piece, parse_a1111, read_markup
+from debias_sd.prompts.markup import LIMIT, Markup, Piece, parse_a1111, read_markup
 
 
 def pieces(prompt: str) -> list[tuple[str, float]]:

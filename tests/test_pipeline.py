@@ -16,7 +16,7 @@ from tiny import LONG_PROMPT, clip_tokenizer, draw, save_clip_model, tiny_encode
 
 from debias_sd import encode_prompt
 from debias_sd.encoder import TextEncoder
-from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
+from debias_sd.pipelines.load import load_debias_pipeline, with_text_encoder
 
 SHORT = "a red cat"
 

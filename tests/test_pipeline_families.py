@@ -28,8 +28,8 @@ from tiny_pipelines import (
 )
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_slots import describe_encoders
-from debias_sd.pipeline import load_debias_pipeline, with_text_encoder
+from debias_sd.pipelines.load import load_debias_pipeline, with_text_encoder
+from debias_sd.pipelines.slots import describe_encoders
 
 
 def encoder_for(name: str) -> TextEncoder | None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 import torch
 from diffusers import DiffusionPipeline
-from debias_sd.pipeline import load_debias_pipeline
+from debias_sd.pipelines.load import load_debias_pipeline
 how, base, encoder, dtype = sys.argv[1:]
 dtype = getattr(torch, dtype)
 pipe = None

@@ -8,7 +8,7 @@ import torch
 from tiny import LONG_PROMPT, tiny_encoder
 from tiny_pipelines import FAMILIES, SIDE, WIDTH_SD2, draw_family
 
-from debias_sd.pipeline import with_text_encoder
+from debias_sd.pipelines.load import with_text_encoder
 
 READ = """
 import json, sys

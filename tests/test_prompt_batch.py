@@ -5,7 +5,7 @@ import torch
 from tiny import clip_tokenizer
 from tiny_pipelines import t5_tokenizer
 
-from debias_sd.prompt_batch import PromptBatch, Reader, texts_of
+from debias_sd.prompts.batch import PromptBatch, Reader, texts_of
 
 FIRST, SECOND = Reader(clip_tokenizer(248), 248), Reader(clip_tokenizer(248, pad_token="!"), 248)
 T5 = Reader(t5_tokenizer(), None)

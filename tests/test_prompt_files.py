@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from debias_sd.prompt_files import read_prompt_file
+from debias_sd.prompts.files import read_prompt_file
 
 
 def test_a_text_file_has_one_prompt_a_line(tmp_path):

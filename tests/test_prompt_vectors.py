@@ -8,7 +8,7 @@ from diffusers.loaders import TextualInversionLoaderMixin
 from tiny import clip_tokenizer
 from transformers import CLIPTokenizer
 
-from debias_sd.prompts import TokenizedPrompt, split_prompt
+from debias_sd.prompts.windows import TokenizedPrompt, split_prompt
 
 TOKENIZER = clip_tokenizer(77)
 convert = TextualInversionLoaderMixin().maybe_convert_prompt  # diffusers' own

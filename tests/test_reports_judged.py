@@ -3,8 +3,8 @@
 import pytest
 
 from debias_sd.report import Report
-from debias_sd.report_judged import picture_tables
-from debias_sd.report_tables import Entry
+from debias_sd.reporting.judged import picture_tables
+from debias_sd.reporting.tables import Entry
 
 SCORES = {
     "late_detail": 0.0, "late_detail_interval": [0.0, 0.0], "unsure": 60.0, "late_score": 30.9,

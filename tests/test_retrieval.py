@@ -7,7 +7,6 @@ from safetensors.torch import load_file, save_file
 from tiny_world import save_tiny_clip
 
 from debias_sd.captions import PROBES, split_sentences
-from debias_sd.heldout import FAMILY, short_kinds, short_set, twin_set
 from debias_sd.retrieval import (
     embed_ids,
     embed_texts,
@@ -16,6 +15,7 @@ from debias_sd.retrieval import (
     load_dual_encoder,
     score,
 )
+from debias_sd.shapes.heldout import FAMILY, short_kinds, short_set, twin_set
 from debias_sd.shapes.reading import read_sentence
 
 

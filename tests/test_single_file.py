@@ -20,9 +20,9 @@ from tiny_pipelines import (
 )
 from tiny_single_files import original_naming, with_another_layer
 
-from debias_sd.conditioning import encode_prompt
-from debias_sd.encoder_slots import describe_encoders
-from debias_sd.pipeline import load_debias_pipeline
+from debias_sd.pipelines.load import load_debias_pipeline
+from debias_sd.pipelines.slots import describe_encoders
+from debias_sd.prompts.conditioning import encode_prompt
 
 OPENCLIP = "cond_stage_model.model.transformer.resblocks."
 

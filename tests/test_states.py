@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from debias_sd.states import ROWS, Encoded, encode_windows, weigh
+from debias_sd.prompts.states import ROWS, Encoded, encode_windows, weigh
 
 FILL = (9, 0, 0)
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from debias_sd import count_tokens
 from debias_sd.encoder import TextEncoder
-from debias_sd.token_report import T5_LENGTHS
+from debias_sd.prompts.token_report import T5_LENGTHS
 from debias_sd.tokens import end_positions, tokenize
 
 EOT = 49407

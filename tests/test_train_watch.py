@@ -68,8 +68,8 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 
 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
-    from debias_sd.heldout import short_set
     from debias_sd.retrieval import embed_scenes, embed_texts, load_dual_encoder, score
+    from debias_sd.shapes.heldout import short_set
 
     config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
     found = evaluate(prepare(config), read_heldout(config, clip_preprocessing(48)))

@@ -18,8 +18,8 @@ from debias_sd.captions import PROBES, first_only
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, read_rgb
 from debias_sd.evaluation.preprocessing import Preprocessing
-from debias_sd.heldout import short_set, twin_set
 from debias_sd.retrieval import score
+from debias_sd.shapes.heldout import short_set, twin_set
 from debias_sd.shapes.render import render
 from train_encoder.batches import normalise
 from train_encoder.engines import autocast

@@ -32,8 +32,8 @@ def draw_validation(run: Run) -> list[Path]:
     The pipeline is loaded and dropped each time: it would take memory from training. Raises ValueError when it is none
     or the encoder does not fit it.
     """
-    from debias_sd.conditioning import encode_prompt
-    from debias_sd.pipeline import load_debias_pipeline
+    from debias_sd.pipelines.load import load_debias_pipeline
+    from debias_sd.prompts.conditioning import encode_prompt
 
     config = run.config
     pipe = load_debias_pipeline(config.validation_pipeline, present_encoder(run), min_positions=1)

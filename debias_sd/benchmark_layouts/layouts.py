@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from debias_sd.prompt_files import ListedPrompt
+from debias_sd.prompts.files import ListedPrompt
 
 LONGEST_NAME = 255  # bytes of a file's name on the disks that people have
 GRID = 4

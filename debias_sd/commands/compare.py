@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import EMBEDDED
     from debias_sd.panels import draw_panels
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import write_atomically
 
     quiet_loading()

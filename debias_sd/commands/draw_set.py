@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw what is not there yet; ValueError for every fault of the user's, before anything is drawn."""
     from debias_sd.benchmark_layouts.writing import BenchmarkSet
-    from debias_sd.prompt_files import read_prompt_file
+    from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import check_writable
 
     settle_sampling(arguments)
@@ -133,7 +133,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
     from debias_sd.encoder import TextEncoder
     from debias_sd.generation.drawing import ways_for
     from debias_sd.generation.store import common_settings, hash_pipeline
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level

@@ -140,15 +140,15 @@ def _attention(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple
 def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     from tqdm import tqdm
 
-    from debias_sd.checker_error import measure_checker
     from debias_sd.comparison import is_checked
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.fidelity import evaluate_fidelity, ways_of
     from debias_sd.generation.store import hash_pipeline
-    from debias_sd.heldout import prompt_set
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.judges.checker_error import measure_checker
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import hash_file
+    from debias_sd.shapes.heldout import prompt_set
 
     hide_loading_bars()
     base = load_debias_pipeline(arguments.base, "base")

@@ -67,6 +67,6 @@ def _read(running: evaluate_sets.Running, sets: dict[str, Any], arguments: argpa
 
 def say_tables(path: Path) -> None:
     """The published tables of which something was measured, ours beside them, in Markdown."""
-    from debias_sd.report_tables import published_comparisons, read_entries
+    from debias_sd.reporting.tables import published_comparisons, read_entries
 
     say("\n".join(table.as_markdown() for table in published_comparisons(read_entries([path]))))

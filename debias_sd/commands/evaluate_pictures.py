@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from debias_sd.generation.measure import Judged
     from debias_sd.generation.sentences import Sentences
     from debias_sd.judges import Judge
-    from debias_sd.pipeline import DiffusionPipeline
+    from debias_sd.pipelines.load import DiffusionPipeline
 
 KIND = "fidelity-judged"
 CHECKER = "checker"
@@ -63,7 +63,7 @@ def is_asked_for(arguments: argparse.Namespace) -> bool:
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges are loaded once first: their faults show before the work."""
     from debias_sd.generation.measure import example_pictures, judge_albums
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level
@@ -125,7 +125,7 @@ def _warn_of_marks(judge: Judge) -> None:
 
 def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """The prompts of a file, and what the report says of them."""
-    from debias_sd.prompt_files import read_prompt_file
+    from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import hash_texts
 
     found = read_prompt_file(arguments.prompts).first(arguments.count)
@@ -138,8 +138,8 @@ def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, An
 
 def _worlds_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """The held-out prompts of the embedded world, and what the report says of them."""
-    from debias_sd.heldout import prompt_set
     from debias_sd.report import hash_texts
+    from debias_sd.shapes.heldout import prompt_set
 
     texts = [caption.text for caption in prompt_set(arguments.seed, count=arguments.count or 200).captions]
     about = {"prompts": "world", "empty": 0, "repeated": 0}

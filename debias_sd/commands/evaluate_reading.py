@@ -65,7 +65,7 @@ def _add(results: dict, extra: dict, read: Any, label: str, running: evaluate_se
 
 def _captions_of(arguments: argparse.Namespace, count: int) -> dict[str, list[str]]:
     """The first `count` captions of every set, by its name."""
-    from debias_sd.prompt_files import read_prompt_file
+    from debias_sd.prompts.files import read_prompt_file
 
     sets: dict[str, list[str]] = {}
     for name in arguments.data or []:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from debias_sd.encoder import TextEncoder
-    from debias_sd.pipeline import DiffusionPipeline
+    from debias_sd.pipelines.load import DiffusionPipeline
 
 HELP = "make a picture from a prompt of any length"
 EMBEDDED_SCALE = 8
@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments)
     settle_sampling(arguments)
     out = _checked_output(arguments)
-    from debias_sd.conditioning import encode_prompt
-    from debias_sd.pipeline import hide_loading_bars, load_debias_pipeline
-    from debias_sd.token_report import count_tokens
+    from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
+    from debias_sd.prompts.conditioning import encode_prompt
+    from debias_sd.prompts.token_report import count_tokens
 
     quiet_loading()
     hide_loading_bars()
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _own_words(name: str | None, base: str | None) -> "TextEncoder | None":
     """Return the encoder that `name` loads, with its list of known words; None when the base brings its own."""
     from debias_sd.encoder import TextEncoder
-    from debias_sd.pipeline import STRETCHED
+    from debias_sd.pipelines.load import STRETCHED
 
     brings_own = name in (None, STRETCHED) or (name == "base" and base is not None)
     return None if brings_own else TextEncoder.load(name)
@@ -119,8 +119,8 @@ def _own_words(name: str | None, base: str | None) -> "TextEncoder | None":
 
 def _window_of(pipe: "DiffusionPipeline", texts: list[str], *, window: int | str | None, weighting: str | None) -> int:
     """Return the tokens that `encode_prompt` read at a time."""
-    from debias_sd.prompt_batch import SHORT
-    from debias_sd.token_report import count_tokens
+    from debias_sd.prompts.batch import SHORT
+    from debias_sd.prompts.token_report import count_tokens
 
     longest = pipe.tokenizer.model_max_length
     if window != "auto":
@@ -141,7 +141,7 @@ def _check_draws_from_text(pipe: "DiffusionPipeline") -> None:
 
 
 def _say_encoders(pipe: "DiffusionPipeline") -> None:
-    from debias_sd.encoder_slots import describe_encoders
+    from debias_sd.pipelines.slots import describe_encoders
 
     for row in describe_encoders(pipe):
         reads = f"{row.positions} tokens, {row.width} wide, padded with id {row.pad_id}"

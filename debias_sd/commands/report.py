@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
-    from debias_sd.report_examples import Gallery
-    from debias_sd.report_tables import Table
+    from debias_sd.reporting.examples import Gallery
+    from debias_sd.reporting.tables import Table
 
 HELP = "compare JSON reports: Markdown, one HTML page, plots"
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write Markdown to standard output, and what was asked for beside it."""
     from debias_sd.report import check_writable, write_atomically
-    from debias_sd.report_page import make_page
+    from debias_sd.reporting.page import make_page
 
     if arguments.plots is not None:
         check_writable(arguments.plots / "plot.png")
@@ -55,12 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parts(arguments: argparse.Namespace) -> tuple[list[Table], dict[str, bytes], list[Gallery]]:
     """Tables, and plots and pictures where they were asked for."""
-    from debias_sd.report_examples import example_galleries
-    from debias_sd.report_judged import TABLES, picture_galleries, quarter_plots
-    from debias_sd.report_plots import make_plots
-    from debias_sd.report_reading import KIND as READING
-    from debias_sd.report_reading import reading_plots, reading_tables
-    from debias_sd.report_tables import make_tables, read_entries
+    from debias_sd.reporting.examples import example_galleries
+    from debias_sd.reporting.judged import TABLES, picture_galleries, quarter_plots
+    from debias_sd.reporting.plots import make_plots
+    from debias_sd.reporting.reading import KIND as READING
+    from debias_sd.reporting.reading import reading_plots, reading_tables
+    from debias_sd.reporting.tables import make_tables, read_entries
 
     entries = read_entries(arguments.reports)
     *tables, sources = make_tables(entries, TABLES | {READING: lambda those: []})

@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from debias_sd.token_report import Reading, TokenReport
+    from debias_sd.prompts.token_report import Reading, TokenReport
 
 SMALLEST, LARGEST = 40, 120  # columns
 LOST_LINES = 6  # of lost text; JSON has all of it

@@ -13,7 +13,7 @@ from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.commands.token_picture import Screen, picture
 
 if TYPE_CHECKING:
-    from debias_sd.token_report import TokenReport
+    from debias_sd.prompts.token_report import TokenReport
 
 HELP = "what each encoder reads and loses of a prompt"
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _warn_of_tags(prompt: str, *, weighting: str | None) -> None:
-    from debias_sd.markup import parse_a1111
+    from debias_sd.prompts.markup import parse_a1111
 
     tags = parse_a1111(prompt).tags
     if tags:
@@ -65,7 +65,7 @@ def _warn_of_tags(prompt: str, *, weighting: str | None) -> None:
 def _reports(arguments: argparse.Namespace, prompt: str) -> Iterator[tuple[str, int, "TokenReport"]]:
     """Yield name, own length and report of each encoder that is asked for."""
     from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_known_words, read_tokenizer
-    from debias_sd.token_report import CONTEXTS, count_slot
+    from debias_sd.prompts.token_report import CONTEXTS, count_slot
 
     names = arguments.encoder or ([] if arguments.base else EMBEDDED)
     for name in names:
@@ -86,8 +86,8 @@ def _pipeline_reports(folder: Path, prompt: str, *, weighting: str | None) -> It
     from transformers import AutoTokenizer
 
     from debias_sd.encoder_folder import read_json, read_tokenizer
-    from debias_sd.families import family_of
-    from debias_sd.token_report import CONTEXTS, count_slot
+    from debias_sd.pipelines.families import family_of
+    from debias_sd.prompts.token_report import CONTEXTS, count_slot
 
     if not (folder / "model_index.json").is_file():
         raise ValueError(f"base {folder} has no model_index.json; give the folder of a whole pipeline.")

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from debias_sd.datasets.records import Encoded, ListedRecords, Pool, Record, Records, describe_counts, pool_difference
-from debias_sd.heldout import twin_set
 from debias_sd.report import hash_texts
+from debias_sd.shapes.heldout import twin_set
 from debias_sd.shapes.render import render
 
 NO_TEXT = "caption with characters that are no text"

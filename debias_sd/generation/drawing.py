@@ -10,7 +10,7 @@ import numpy as np
 from debias_sd.encoder import TextEncoder
 from debias_sd.fidelity import SHORT_WINDOW, Way, draw, ways_of
 from debias_sd.generation.store import PictureStore, Shot
-from debias_sd.pipeline import STRETCHED, DiffusionPipeline, with_text_encoder
+from debias_sd.pipelines.load import STRETCHED, DiffusionPipeline, with_text_encoder
 from debias_sd.report import hash_texts, split_name
 
 Progress = Callable[[int], object]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from debias_sd.bootstrap import SAMPLES
+from debias_sd.evaluation.bootstrap import SAMPLES
 from debias_sd.evaluation.examples import thumbnail
 from debias_sd.generation.drawing import Album
 from debias_sd.generation.sentences import Sentences, Table, judge_album

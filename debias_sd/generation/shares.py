@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from debias_sd.bootstrap import SAMPLES, draw_groups, middle_of
+from debias_sd.evaluation.bootstrap import SAMPLES, draw_groups, middle_of
 from debias_sd.fidelity import SHORT_WINDOW
 from debias_sd.generation.sentences import Sentences, Table
 from debias_sd.judges.calibration import auc

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from debias_sd.pipeline import DiffusionPipeline
+from debias_sd.pipelines.load import DiffusionPipeline
 from debias_sd.report import installed_versions, write_atomically
 
 _KEY = "debias_sd_key"

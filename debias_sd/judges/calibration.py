@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from debias_sd.bootstrap import SAMPLES, draw_groups, middle_of
 from debias_sd.datasets.pictures import read_rgb
+from debias_sd.evaluation.bootstrap import SAMPLES, draw_groups, middle_of
 from debias_sd.judges.known import Known
 from debias_sd.judges.verdict import DRAWN, MARKS, MISSING, Judge, Thresholds
 from debias_sd.report import Report

@@ -17,12 +17,12 @@ from typing import Any
 
 from PIL import Image
 
-from debias_sd.checker_error import near_miss
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
 from debias_sd.datasets.jsonl import parse_object
 from debias_sd.datasets.listing import check_file
 from debias_sd.datasets.pictures import PictureFault, read_content, read_rgb
 from debias_sd.datasets.records import Encoded, Picture, describe_counts
+from debias_sd.judges.checker_error import near_miss
 from debias_sd.shapes.caption import detail_sentence
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import random_scene

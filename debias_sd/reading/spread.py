@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from debias_sd.bootstrap import draw_groups, middle_of
+from debias_sd.evaluation.bootstrap import draw_groups, middle_of
 
 SEED = 0
 

@@ -10,11 +10,11 @@ from diffusers.loaders import TextualInversionLoaderMixin
 from diffusers.utils.torch_utils import get_module_execution_device
 from torch import Tensor, nn
 
-from debias_sd.families import Family, Slot, family_of_pipeline
-from debias_sd.lora_scale import lora_at
-from debias_sd.prompt_batch import Prompt, PromptBatch, Reader, Rows, Texts, texts_of
-from debias_sd.prompt_warnings import warn_of_half_learnt, warn_of_tags
-from debias_sd.states import POOLED, Encoded, Read, encode_windows, weigh
+from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
+from debias_sd.prompts.batch import Prompt, PromptBatch, Reader, Rows, Texts, texts_of
+from debias_sd.prompts.lora_scale import lora_at
+from debias_sd.prompts.pitfalls import warn_of_half_learnt, warn_of_tags
+from debias_sd.prompts.states import POOLED, Encoded, Read, encode_windows, weigh
 
 SAME = "same"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.report_examples import Gallery, Shown, is_jpeg
-from debias_sd.report_plots import COLOURS, draw_png
-from debias_sd.report_tables import Entry, Table, cell, interval_cell
+from debias_sd.reporting.examples import Gallery, Shown, is_jpeg
+from debias_sd.reporting.plots import COLOURS, draw_png
+from debias_sd.reporting.tables import Entry, Table, cell, interval_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

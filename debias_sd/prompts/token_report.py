@@ -13,8 +13,8 @@ from typing import Protocol, overload
 from transformers import PreTrainedTokenizerBase
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.families import family_of_pipeline
-from debias_sd.prompts import Convert, TokenizedPrompt
+from debias_sd.pipelines.families import family_of_pipeline
+from debias_sd.prompts.windows import Convert, TokenizedPrompt
 from debias_sd.tokens import CONTEXTS, check_text, unknown_words
 
 # What pipelines let T5 read: Stable Diffusion 3 by default, FLUX by default and at most.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 
 from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower, uncompiled
-from debias_sd.families import Slot, family_of_pipeline
+from debias_sd.pipelines.families import Slot, family_of_pipeline
 from debias_sd.positions import KEEP
 from debias_sd.tokens import spell_out_special_tokens
 

@@ -16,8 +16,8 @@ from itertools import accumulate
 
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.cuts import cut_ranks
-from debias_sd.markup import Piece, read_markup
+from debias_sd.prompts.cuts import cut_ranks
+from debias_sd.prompts.markup import Piece, read_markup
 
 Convert = Callable[[str, PreTrainedTokenizerBase], str]
 

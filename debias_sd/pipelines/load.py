@@ -14,11 +14,12 @@ import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
-from debias_sd.base_pipeline import Base, find_base
-from debias_sd.clip_skip import allow_clip_skip
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder, read_width
-from debias_sd.encoder_slots import (
+from debias_sd.pipelines.base import Base, find_base
+from debias_sd.pipelines.clip_skip import allow_clip_skip
+from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
+from debias_sd.pipelines.slots import (
     Place,
     check_pair,
     check_vocabulary,
@@ -26,8 +27,7 @@ from debias_sd.encoder_slots import (
     fill_given,
     fill_stretched,
 )
-from debias_sd.families import Family, Slot, family_of_pipeline
-from debias_sd.xformers_attention import check_xformers, use_xformers
+from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
 STRETCHED = "stretched"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.report_plots import COLOURS, draw_png, legend_name
-from debias_sd.report_tables import NONE, Entry, Table, interval_cell
+from debias_sd.reporting.plots import COLOURS, draw_png, legend_name
+from debias_sd.reporting.tables import NONE, Entry, Table, interval_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from diffusers import DiffusionPipeline
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from safetensors import SafetensorError, safe_open
 
-from debias_sd.variants import only_variant
+from debias_sd.pipelines.variants import only_variant
 
 FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 # What diffusers and transformers raise for files and folders whose parts are damaged or do not fit together.

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from debias_sd.probes import GROUPS
-from debias_sd.published import published_tables
-from debias_sd.report_tables import SETS_KIND, Entry
+from debias_sd.reporting.published import published_tables
+from debias_sd.reporting.tables import SETS_KIND, Entry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

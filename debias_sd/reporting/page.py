@@ -7,8 +7,8 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 
-from debias_sd.report_examples import Gallery
-from debias_sd.report_tables import Table
+from debias_sd.reporting.examples import Gallery
+from debias_sd.reporting.tables import Table
 
 _STYLE = """
 :root { color-scheme: light dark; --rule: #d0d7de; --soft: #57606a; --band: #f6f8fa; }

@@ -9,9 +9,9 @@ from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError, safe_open
 
 from debias_sd.encoder_folder import HUB_ID, embedded_folder
-from debias_sd.families import Family, Slot, family_of
-from debias_sd.single_file import LOADING_FAULTS, load_single_file
-from debias_sd.variants import only_variant
+from debias_sd.pipelines.families import Family, Slot, family_of
+from debias_sd.pipelines.single_file import LOADING_FAULTS, load_single_file
+from debias_sd.pipelines.variants import only_variant
 
 EMBEDDED_BASE = "stable-diffusion"
 

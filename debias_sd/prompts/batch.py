@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.prompts import Convert, TokenizedPrompt, Window
-from debias_sd.states import Row
+from debias_sd.prompts.states import Row
+from debias_sd.prompts.windows import Convert, TokenizedPrompt, Window
 from debias_sd.tokens import check_text
 
 SHORT = 77

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from debias_sd.published import published_tables, published_value
 from debias_sd.report import Report
+from debias_sd.reporting.published import published_tables, published_value
 
 WAYS = {"t2i": "text to image", "i2t": "image to text"}
 SETS_KIND = "retrieval-sets"

@@ -6,7 +6,7 @@ import base64
 import binascii
 import dataclasses
 
-from debias_sd.report_tables import SETS_KIND, Entry
+from debias_sd.reporting.tables import SETS_KIND, Entry
 
 
 @dataclasses.dataclass(frozen=True)

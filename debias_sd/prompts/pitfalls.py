@@ -3,9 +3,9 @@
 import warnings
 from collections.abc import Sequence
 
-from debias_sd.families import Slot
-from debias_sd.markup import parse_a1111
-from debias_sd.prompt_batch import Reader, Texts
+from debias_sd.pipelines.families import Slot
+from debias_sd.prompts.batch import Reader, Texts
+from debias_sd.prompts.markup import parse_a1111
 
 
 def warn_of_tags(tags: Sequence[str], sides: Sequence[Texts], *, weighting: str | None) -> None:
