@@ -1,11 +1,12 @@
 """Train the encoders that `docs/results.md` compares and measure each: `make results`.
 
-    python scripts/experiments.py [--seed 0] [--runs runs] [--reports results] [--jobs 2]
+    python scripts/experiments.py [--seed 0] [--runs runs] [--reports results] [--jobs 2] [--variants NAME ...]
 
 Three bases, and from the first of them (the one that the UNet was trained on, so that pictures can be compared) three
 fine-tunings of each recipe with each weight of the short caption: 0.1, the paper's, and 0.5, Long-CLIP's equal parts.
-`free` variants leave out the term that keeps the encoder close to the base. Every step resumes, and is skipped when its
-report is there; reports are JSON files that `scripts/results.py` turns into `docs/results.md`.
+`free` variants leave out the term that keeps the encoder close to the base, `sentences` add the one that holds late
+sentences. Every step resumes, and is skipped when its report is there; reports are JSON files that `scripts/results.py`
+turns into `docs/results.md`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ VARIANTS = {  # name -> (recipe, weight of the short caption, weight of the stay
     "debias-l0.5": ("debias", 0.5, 1.0),
     "long-clip-free-l0.5": ("long-clip", 0.5, 0.0),
     "debias-free-l0.1": ("debias", 0.1, 0.0),
+    "long-clip-sentences-l0.5": ("long-clip", 0.5, 1.0),
+    "debias-sentences-l0.1": ("debias", 0.1, 1.0),
 }
+# Chosen on evaluation seed 5, which no table reports (docs/log.md).
+SENTENCES = ("--late_sentences_weight", "1.0")
 SHIPPED = {"long-clip-l0.5": "long-clip", "debias-l0.1": "debias"}  # the folders that `make weights` makes
 REPEATS = 3  # bases, and fine-tunings of each variant but the free ones, which have one
 # A thousand scenes would double the time and change no verdict: the spread over seeds is what limits them.
@@ -80,7 +85,8 @@ def fine_tuned(seed: int, runs: Path) -> list[Encoder]:
             else:
                 name = f"{variant}-f{number}"
                 place = folder / name
-            found.append(Encoder(name, place, folder / "base", *settings, number))
+            more = SENTENCES if "sentences" in variant else ()
+            found.append(Encoder(name, place, folder / "base", *settings, number, more))
     return sorted(found, key=lambda encoder: encoder.name.rsplit("-", 1)[0] not in SHIPPED)
 
 
@@ -133,6 +139,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--reports", type=Path, default=Path("results"))
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side, one thread each")
+    parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), help="these alone; default: all")
     options = parser.parse_args()
     # Relative to this checkout where they are in it: folder names go into provenance and reports, for others to read.
     runs, reports = inside_root(options.runs), inside_root(options.reports)
@@ -141,6 +148,9 @@ def main() -> None:
     first, *others = bases(options.seed, runs)
     train_and_measure(first, reports)
     tuned = fine_tuned(options.seed, runs)
+    if options.variants:
+        tuned = [encoder for encoder in tuned if encoder.name.rsplit("-", 1)[0] in options.variants]
+        others = []
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda encoder: train_and_measure(encoder, reports), [*tuned, *others]))
     pipeline = runs / f"s{options.seed}" / "stable-diffusion" / "pipeline"

@@ -129,7 +129,13 @@ def test_command_line_wins_over_the_file(tmp_path):
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"lr_warmup_steps": 3}, "the warm-up must be shorter than the run"),
         ({"output_dir": ""}, "output_dir is not set"),
-        ({"stay_close_weight": 1}, "without a pretrained model to stay close to"),
+        ({"stay_close_weight": 1}, "stay_close_weight is set without a pretrained model to stay close to"),
+        ({"recipe": "debias", "late_sentences_weight": 1}, "late_sentences_weight is set without a pretrained model"),
+        ({"late_sentences_weight": -1}, "late_sentences_weight is -1.0, allowed are numbers from 0"),
+        (
+            {"pretrained_model_name_or_path": "x", "stretch_factor": 1, "late_sentences_weight": 1},
+            "late_sentences_weight is set with stretch_factor 1, no sentence begins behind the start's window",
+        ),
         ({"pretrained_model_name_or_path": "x", "train_data": "y", "grounding_weight": 1}, "only shapes knows"),
     ],
 )

@@ -12,7 +12,7 @@ from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import tiny_config
 from train_encoder.bases import build_model, load_start
 from train_encoder.model import FrozenRows, encode_by_length, stretch_start
-from train_encoder.stay_close import StayClose
+from train_encoder.stay_close import StayClose, freeze_copy
 
 TEXTS = ["a red star.", "a small blue ring in the top left.", "gray", "a big green box. a tiny red hoop. a disc."]
 
@@ -91,7 +91,7 @@ def test_every_token_before_the_end_reaches_the_pooled_vector(start):
 
 def test_stay_close_is_zero_at_the_start_and_reads_only_the_captions_tokens(start):
     model, tokenizer, _ = start
-    term = StayClose(model.text_model)
+    term = StayClose(freeze_copy(model.text_model))
     ids = tokenize(tokenizer, [TEXTS[0], " ".join(TEXTS * 6)], length=248, pad_id=0)
     hidden = model.text_model(input_ids=ids[:, :77]).last_hidden_state
     assert term.loss(ids, hidden).item() == 0
@@ -108,7 +108,7 @@ def test_stay_close_is_zero_at_the_start_and_reads_only_the_captions_tokens(star
 
 def test_stay_close_trains_the_student_only(start):
     model, tokenizer, config = start
-    term = StayClose(model.text_model)
+    term = StayClose(freeze_copy(model.text_model))
     student = stretch_start(model, tokenizer, config)
     ids = tokenize(tokenizer, [" ".join(TEXTS * 6)], length=248, pad_id=0)
     loss = term.loss(ids, encode_by_length(student.text_model, ids).last_hidden_state)

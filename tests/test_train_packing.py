@@ -96,8 +96,9 @@ def test_one_gradient_checkpointed_pass_has_the_same_gradients(tmp_path):
         torch.testing.assert_close(have[name], value, atol=1e-12, rtol=1e-9)
 
 
-def test_hidden_states_lie_at_their_slots(tmp_path):
-    towers, batch = make_towers(tmp_path, stay_close_weight=1.0), make_batch()
+@pytest.mark.parametrize("reader", ["stay_close_weight", "late_sentences_weight"])
+def test_hidden_states_lie_at_their_slots(tmp_path, reader):
+    towers, batch = make_towers(tmp_path, **{reader: 1.0}), make_batch()
     hidden, ids = towers(batch)["text_hidden"], batch["input_ids"]
     whole = towers.clip.text_model(input_ids=ids).last_hidden_state
     ends = (ids == towers.clip.text_model.config.eos_token_id).int().argmax(1)

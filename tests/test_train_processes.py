@@ -52,6 +52,7 @@ def test_two_processes_equal_one_with_the_double_batch(base, tmp_path, recipe):
     # AdamW with a small epsilon divides a gradient by its own size: a wrong scale (a gather without gradient) would not
     # show, and rounding in gradients near 0 would. With a large one the weights follow the gradients themselves.
     settings = {"recipe": recipe, "pretrained_model_name_or_path": str(base)}
+    settings |= {"late_sentences_weight": 0 if recipe == "short-only" else 0.5}
     settings |= {"stay_close_weight": 0.5, "adam_epsilon": 1e-2, "learning_rate": 0.1}
     alone = ["--num_processes", "1", "--num_machines", "1"]
     one = launch(alone, tiny_settings(tmp_path / "one", **settings, train_batch_size=16), 29612)
@@ -98,7 +99,8 @@ def test_the_readmes_two_processes_end_well_twenty_times_in_a_row(base, tmp_path
 
 def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(base, tmp_path, record_property):
     """1 x 8, 2 x 4, chunks of 2 in 2 processes, chunks of 4 in one; DistributedDataParallel and gloo as in training."""
-    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "stay_close_weight": 0.5}
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base)}
+    settings |= {"stay_close_weight": 0.5, "late_sentences_weight": 0.5}
     frozen = settings | {"freeze_image_tower": True, "image_features_dir": str(tmp_path / "kept")}
     several = {
         "2 x 4": settings | {"train_batch_size": 4},

@@ -32,7 +32,7 @@ def base(tmp_path_factory):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"recipe": "debias", "stay_close_weight": 0.5},
+        {"recipe": "debias", "stay_close_weight": 0.5, "late_sentences_weight": 0.5},
         {"recipe": "long-clip", "text_pass": "grouped"},
         {"recipe": "short-only"},
     ],

@@ -216,6 +216,10 @@ REFUSED = {
     ),
     "pad": ({"pad_id": 3}, "^pad_id is 3 and the start is a SigLIP, which is padded with its tokenizer's own"),
     "states": ({"stay_close_weight": 0.5}, "^stay_close_weight is 0.5 and the start is a SigLIP, whose states no"),
+    "sentences": (
+        {"late_sentences_weight": 0.5, "recipe": "debias"},
+        "^late_sentences_weight is 0.5 and the start is a SigLIP, whose states no",
+    ),
     "grounding": (
         {"train_data": "shapes", "grounding_weight": 1.0},
         "^grounding_weight is 1.0 and the start is a SigL",

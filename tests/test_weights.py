@@ -221,6 +221,7 @@ def test_an_experiments_name_says_how_it_is_trained(experiments):
         assert encoder.name.startswith(f"{config.recipe}-")
         assert f"-l{config.short_weight}-" in encoder.name
         assert (config.stay_close_weight == 0) == ("-free-" in encoder.name)
+        assert (config.late_sentences_weight > 0) == ("-sentences-" in encoder.name)
         assert config.pretrained_model_name_or_path == "runs/s0/base"
         assert (config.output_dir, config.seed) == (str(encoder.folder), encoder.seed)
 

@@ -83,7 +83,7 @@ class Towers(nn.Module):
         super().__init__()
         self.clip, self.heads = clip, make_heads(clip, config)
         self.packed, self.pad_id = config.text_pass == "packed", config.pad_id
-        self.reads_states = self.heads is not None or bool(config.stay_close_weight)
+        self.reads_states = self.heads is not None or bool(config.stay_close_weight or config.late_sentences_weight)
         self.whole_layers = False  # see `gather_layers`
         if self.packed:
             use_packed_attention(clip.text_model)

@@ -18,9 +18,10 @@ from train_encoder.engines import check_engine, engine_of, load_states, wrap
 from train_encoder.features import load_features
 from train_encoder.hub import check_hub
 from train_encoder.kinds import AnyTowers, kind_of
+from train_encoder.late_sentences import LateSentences
 from train_encoder.model import FrozenRows, stretch_start
 from train_encoder.processes import start_processes
-from train_encoder.stay_close import StayClose
+from train_encoder.stay_close import StayClose, freeze_copy
 from train_encoder.stopping import StopRequest
 from train_encoder.trackers import check_trackers
 from train_encoder.zero import hide_rows, widen_temperature
@@ -46,6 +47,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     frozen: FrozenRows | None
     stay_close: StayClose | None
+    late_sentences: LateSentences | None
     data: ShapesPairs | RecordPairs
     faults: Faults  # records on disk that had to be replaced, of all processes
     preprocessing: Preprocessing  # of pictures on disk
@@ -80,7 +82,7 @@ def prepare(config: TrainConfig) -> Run:
     check_engine(engine, config)
     model, tokenizer, preprocessing = load_start(config)
     kind_of(model).check(config)
-    stay_close = StayClose(model.text_model) if config.stay_close_weight else None
+    start = freeze_copy(model.text_model) if config.stay_close_weight or config.late_sentences_weight else None
     model = stretch_start(model, tokenizer, config)
     pairs = accelerator.num_processes * config.gradient_accumulation_steps
     data = open_pairs(config, preprocessing, processes=pairs)
@@ -94,8 +96,8 @@ def prepare(config: TrainConfig) -> Run:
     elif engine == "deepspeed":
         widen_temperature(model)
     wrapped, optimizer = wrap(accelerator, towers, make_optimizer(towers, config), config, engine=engine)
-    if stay_close is not None:
-        stay_close.start.to(accelerator.device)
+    if start is not None:
+        start.to(accelerator.device)
     frozen = None
     if config.stretch_factor > 1:
         frozen = FrozenRows(model.text_model.embeddings.position_embedding.weight, config.keep_positions)
@@ -103,8 +105,21 @@ def prepare(config: TrainConfig) -> Run:
             hide_rows(frozen.table, frozen.rows)
     advice = "repair or drop them (skip_missing_images: true leaves missing ones out)"
     faults = Faults(data.fault_limit if isinstance(data, RecordPairs) else 0, advice=advice)
+    stay_close = StayClose(start) if config.stay_close_weight else None
+    late_sentences = LateSentences(start, tokenizer) if config.late_sentences_weight else None
     run = Run(
-        config, accelerator, tokenizer, towers, wrapped, optimizer, frozen, stay_close, data, faults, preprocessing
+        config,
+        accelerator,
+        tokenizer,
+        towers,
+        wrapped,
+        optimizer,
+        frozen,
+        stay_close,
+        late_sentences,
+        data,
+        faults,
+        preprocessing,
     )
     torch.manual_seed(config.seed + accelerator.process_index)
     resume(run)

@@ -99,6 +99,9 @@ class TrainConfig:
     )
     grounding_weight: float = setting(0.0, "weight of dense supervision on the shapes world; 0: none")
     stay_close_weight: float = setting(0.0, "weight of the distance to the start's hidden states; 0: none")
+    late_sentences_weight: float = setting(
+        0.0, "the same for each sentence behind the start's window, as the start reads it alone; 0: none"
+    )
     max_train_steps: int = setting(1000, "optimizer steps of the whole run")
     train_batch_size: int = setting(64, "pairs per process and chunk; a batch contrasts the pairs of all processes")
     gradient_accumulation_steps: int = setting(
@@ -158,6 +161,7 @@ class TrainConfig:
             "data_fault_limit": 0,
             "grounding_weight": 0,
             "stay_close_weight": 0,
+            "late_sentences_weight": 0,
             "max_grad_norm": 0,
             "learning_rate": 0,
         }
@@ -184,10 +188,16 @@ class TrainConfig:
                 "pretrained_model_name_or_path is null, a start from scratch needs model_config and train_data shapes; "
                 "name a CLIP folder or add the config."
             )
-        if self.stay_close_weight and self.pretrained_model_name_or_path is None:
+        for name in ("stay_close_weight", "late_sentences_weight"):
+            if getattr(self, name) and self.pretrained_model_name_or_path is None:
+                raise ValueError(
+                    f"{name} is set without a pretrained model to stay close to; "
+                    "set pretrained_model_name_or_path, or the weight to 0."
+                )
+        if self.late_sentences_weight and self.stretch_factor == 1:
             raise ValueError(
-                "stay_close_weight is set without a pretrained model to stay close to; "
-                "set pretrained_model_name_or_path, or the weight to 0."
+                "late_sentences_weight is set with stretch_factor 1, no sentence begins behind the start's window; "
+                "set stretch_factor to 4, or the weight to 0."
             )
         files = ("train_data_dir", "image_column", "caption_column", "short_caption_column", "skip_missing_images")
         named = [name for name in files if getattr(self, name) is not None]

@@ -95,7 +95,7 @@ def check_siglip(config: TrainConfig) -> None:
             f"pad_id is {config.pad_id} and the start is a SigLIP, which is padded with its tokenizer's own pad; leave "
             "pad_id out."
         )
-    for name in ("grounding_weight", "stay_close_weight", "validation_steps"):
+    for name in ("grounding_weight", "stay_close_weight", "late_sentences_weight", "validation_steps"):
         if getattr(config, name):
             raise ValueError(
                 f"{name} is {getattr(config, name)} and the start is a SigLIP, whose states no Stable Diffusion reads; "

@@ -13,13 +13,18 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
-class StayClose:
-    """The start's text tower, frozen, at its own window (77 positions). Make it before the model is stretched."""
+def freeze_copy(text_model: nn.Module) -> nn.Module:
+    """A copy of the start's text tower that never trains. Make it before the model is stretched."""
+    return copy.deepcopy(text_model).eval().requires_grad_(False)
 
-    def __init__(self, text_model: nn.Module) -> None:
-        self.window: int = text_model.config.max_position_embeddings
-        self.end_id: int = text_model.config.eos_token_id
-        self.start = copy.deepcopy(text_model).eval().requires_grad_(False)
+
+class StayClose:
+    """The start's text tower, frozen (`freeze_copy`), at its own window (77 positions)."""
+
+    def __init__(self, start: nn.Module) -> None:
+        self.start = start
+        self.window: int = start.config.max_position_embeddings
+        self.end_id: int = start.config.eos_token_id
 
     def loss(self, ids: Int[Tensor, "batch length"], hidden: Float[Tensor, "batch length width"]) -> Float[Tensor, ""]:
         """Return the squared distance of `hidden` (after the final norm) to the start's, relative to the latter.

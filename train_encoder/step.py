@@ -77,10 +77,11 @@ def supervise(run: Run, batch: dict[str, Any], out: dict[str, Tensor]) -> dict[s
     terms = {}
     if "grounding" in out:
         terms["grounding"] = (run.config.grounding_weight, out["grounding"])
-    if run.stay_close is not None:
-        with autocast(run.accelerator, run.config):
-            value = run.stay_close.loss(batch["input_ids"], out["text_hidden"])
-        terms["stay_close"] = (run.config.stay_close_weight, value)
+    for name, term in (("stay_close", run.stay_close), ("late_sentences", run.late_sentences)):
+        if term is not None:
+            with autocast(run.accelerator, run.config):
+                value = term.loss(batch["input_ids"], out["text_hidden"])
+            terms[name] = (getattr(run.config, f"{name}_weight"), value)
     return terms
 
 
