@@ -31,6 +31,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--judge", metavar="KIND:MODEL", help="who judges pictures of a real base: clip:FOLDER|ID or vqa:FOLDER|ID"
     )
     parser.add_argument("--judge-report", metavar="JSON", help="report of debias-sd calibrate with its thresholds")
+    parser.add_argument(
+        "--examples",
+        metavar="FILE",
+        help="example prompts of your own, shown first: text, one a line; JSON lines; a folder of text files",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
     parser.add_argument("--no-example", action="store_true", help="do not draw the first example at the start")
@@ -40,7 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """The operator's settings; ValueError with one sentence for a fault."""
-    encoders = {"encoders": read_encoders(arguments.encoders)} if arguments.encoders else {}
+    given = {"encoders": read_encoders(arguments.encoders)} if arguments.encoders else {}
+    if arguments.examples is not None:
+        from app.own_examples import read_examples
+
+        given["own_examples"] = read_examples(arguments.examples)
     return Settings(
         base=arguments.base,
         device=arguments.device,
@@ -51,7 +60,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         judge=arguments.judge,
         example=not arguments.no_example,
         judge_report=arguments.judge_report,
-        **encoders,
+        **given,
     )
 
 

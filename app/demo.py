@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 
 import gradio as gr
@@ -13,17 +12,17 @@ from app.api import compare_endpoint
 from app.assets import read_asset
 from app.body import BodyLimit
 from app.events import Events
-from app.examples import draw_example, examples
+from app.examples import draw_example
 from app.gate import Gate
 from app.keep import downloads_html
 from app.models import Models
-from app.notes import also_read_by, judged_by
+from app.notes import examples_note, judged_by, rulers_note
 from app.ruler_route import ruler_route
 from app.rulers import rulers_html
 from app.sentences import sentences_html
 from app.session import Session
 from app.settings import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
-from app.stage import empty_html
+from app.stage import empty_html, status_html
 from debias_sd.commands.sampling import EMBEDDED, REAL
 from debias_sd.commands.terminal import say
 
@@ -39,7 +38,10 @@ _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-pick]");
   if (button) trigger("pick", { index: Number(button.dataset.pick) });
 });"""
-_TO_STAGE = "() => { document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' }); }"
+_TO_STAGE = """(prompt) => {
+  if (prompt.trim()) document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' });
+}"""
+_START = "Press Compare: each encoder draws this prompt."
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's sentence reaches the page
 
@@ -47,9 +49,9 @@ _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's 
 def build_demo(models: Models, settings: Settings) -> gr.Blocks:
     """The whole page."""
     with gr.Blocks(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
-        session = gr.State(Session())
+        session, events = gr.State(Session()), Events(models, settings)
         gr.HTML(_INTRO + (_WORLD if settings.is_embedded else ""), elem_classes="title")
-        parts = {"session": session} | _prompt_part(models, settings)
+        parts = {"session": session} | _prompt_part(models, settings, events)
         with gr.Tabs():
             with gr.Tab("Side by side"):
                 parts |= _stage_part(models)
@@ -57,25 +59,27 @@ def build_demo(models: Models, settings: Settings) -> gr.Blocks:
                 parts |= _reading_part()
             with gr.Tab("Keep"):
                 parts |= _keep_part(settings)
-        _connect(demo, parts, Events(models, settings), settings)
+        _connect(demo, parts, events)
         gr.api(compare_endpoint(models, settings), api_name="compare", concurrency_limit=None)
     return demo
 
 
-def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
-    shown = examples(is_embedded=settings.is_embedded)
-    first = next(iter(shown.values()))
+def _prompt_part(models: Models, settings: Settings, events: Events) -> dict[str, object]:
+    titles = list(events.examples)
+    first = events.examples[titles[0]]
     parts: dict[str, object] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3, min_width=300):
             parts["prompt"] = gr.Textbox(
-                first, label="Prompt", lines=8, max_lines=16, max_length=PROMPT_CHARACTERS, elem_id="prompt"
+                first, label="Prompt", lines=9, max_lines=16, max_length=PROMPT_CHARACTERS, elem_id="prompt"
             )
         with gr.Column(scale=2, min_width=300, elem_classes="controls"):
-            parts["example"] = gr.Dropdown(list(shown), value=next(iter(shown)), label="Examples", elem_id="example")
+            parts["example"] = gr.Dropdown(
+                titles, value=titles[0], label="Examples", info=examples_note(settings), elem_id="example"
+            )
             with gr.Row():
                 parts["seed"] = gr.Number(0, label="Seed", precision=0, minimum=SEED[0], maximum=SEED[1], min_width=110)
-                parts["seeds"] = gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140)
+                parts["seeds"] = gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140, scale=2)
             with gr.Row():
                 parts["go"] = gr.Button("Compare", variant="primary", elem_id="go", min_width=110, scale=2)
                 parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=80)
@@ -90,8 +94,7 @@ def _prompt_part(models: Models, settings: Settings) -> dict[str, object]:
             )
         with gr.Accordion("More settings", open=False, elem_id="more"):
             parts |= _more_part(models, settings)
-    if also_read_by(models):
-        gr.HTML(f'<p class="hint">{also_read_by(models)}</p>')
+    gr.HTML(f'<p class="hint">{rulers_note(models)}</p>', elem_id="rulers-note")
     parts["rulers"] = gr.HTML(f'<div class="rulers-box">{rulers_html(first, models)}</div>', elem_id="rulers")
     return parts
 
@@ -117,7 +120,7 @@ def _more_part(models: Models, settings: Settings) -> dict[str, object]:
 
 
 def _stage_part(models: Models) -> dict[str, object]:
-    parts: dict[str, object] = {"status": gr.HTML(_status(""), elem_id="status")}
+    parts: dict[str, object] = {"status": gr.HTML(status_html(_START), elem_id="status")}
     gr.HTML(f'<p class="hint">{judged_by(models)}</p>', elem_id="judged-by")
     with gr.Row(visible=False, elem_id="votes") as parts["votes"]:
         parts["choices"] = [
@@ -129,10 +132,6 @@ def _stage_part(models: Models) -> dict[str, object]:
         parts["panels"] = [gr.HTML(empty_html(ruler.title, ruler.window)) for ruler in models.rulers.values()]
     parts["tally"] = gr.HTML("", elem_id="tally")
     return parts
-
-
-def _status(text: str) -> str:
-    return f'<div class="status" role="status" aria-live="polite">{text}</div>'
 
 
 def _reading_part() -> dict[str, object]:
@@ -150,9 +149,9 @@ def _keep_part(settings: Settings) -> dict[str, object]:
     parts: dict[str, object] = {"gallery": gr.HTML("", elem_id="gallery", js_on_load=_PICK)}
     parts["downloads"] = gr.HTML(downloads_html(None, settings), elem_id="downloads")
     parts["command"] = gr.Textbox(
-        label="Command line", buttons=["copy"], interactive=False, lines=2, max_lines=5, elem_id="command"
+        label="Command line", buttons=["copy"], interactive=False, lines=2, max_lines=6, elem_id="command"
     )
-    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, max_lines=5, elem_id="link")
+    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, lines=1, max_lines=1, elem_id="link")
     parts["json"] = gr.Textbox(
         label="Settings", info="JSON; paste others here to use them", lines=4, max_lines=12, elem_id="settings"
     )
@@ -160,25 +159,21 @@ def _keep_part(settings: Settings) -> dict[str, object]:
     return parts
 
 
-def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events, settings: Settings) -> None:
+def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
     """Which event does what."""
     prompt, session = parts["prompt"], parts["session"]
     asked = [parts[name] for name in ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")]
     shown = [parts["status"], *parts["panels"], parts["go"], parts["cancel"], parts["votes"], parts["tally"]]
     kept = [parts[name] for name in ("gallery", "downloads", "command", "link", "json")]
     # Typing goes straight to /rulers (rulers.js); this is for texts that an example, a link or a move puts in.
-    prompt.change(None, prompt, js="(text) => { window.countTokens(text); }", api_visibility="private")
-    prompt.change(events.show_sentences, prompt, parts["sentences"], trigger_mode="always_last", **_QUICK)
+    changed = "(text) => { window.countTokens(text); window.markStale(); }"
+    prompt.change(None, prompt, js=changed, api_visibility="private")
+    told = [parts["sentences"], parts["example"]]
+    prompt.change(events.show_prompt, prompt, told, trigger_mode="always_last", **_QUICK)
     parts["sentences"].act(events.move, prompt, prompt, **_QUICK)
-    parts["example"].input(
-        lambda title: examples(is_embedded=settings.is_embedded).get(title, gr.skip()),
-        parts["example"],
-        prompt,
-        **_QUICK,
-    )
-    surprised = [prompt, parts["example"]]
-    parts["surprise"].click(lambda: (events.surprise(random.SystemRandom()), None), None, surprised, **_QUICK)
-    parts["go"].click(None, js=_TO_STAGE, api_visibility="private")
+    parts["example"].input(events.choose, parts["example"], prompt, **_QUICK)
+    parts["surprise"].click(events.surprise, prompt, prompt, **_QUICK)
+    parts["go"].click(None, prompt, js=_TO_STAGE, api_visibility="private")
     run = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     drawn = parts["go"].click(events.draw, [session, parts["blind"], *asked], shown, trigger_mode="once", **run)
     drawn.then(events.show_kept, session, kept, **_QUICK)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from html import escape
 from typing import Any
 
 import gradio as gr
 
-from app.examples import surprise
+from app.examples import examples, surprise
+from app.frames import blind_strip_html, strip_html
 from app.keep import downloads_html, gallery_html
 from app.models import Models
 from app.reading import read_all, reading_html
 from app.request import Request, check_request, read_json, read_query
-from app.run import Run, compare, start_run
+from app.run import Picture, Run, compare, start_run
 from app.sentences import move_sentence, sentences_html
 from app.session import Session
 from app.settings import PROMPT_CHARACTERS, Settings
-from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of, strip_html
+from app.stage import blind_panel_html, blind_progress_html, panel_html, status_html, status_of
 from app.votes import Ballot, tally_html
 from debias_sd.comparison import TITLES
 
@@ -31,18 +31,25 @@ class Events:
 
     def __init__(self, models: Models, settings: Settings) -> None:
         self.models, self.settings = models, settings
+        self.examples = examples(settings)
+        self._title_of = {prompt: title for title, prompt in self.examples.items()}
 
-    def show_sentences(self, prompt: str) -> str:
-        """The list of sentences for the text in the box."""
-        return sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
+    def choose(self, title: str | None) -> Any:
+        """The prompt of the chosen example."""
+        return self.examples.get(title, gr.skip())
+
+    def show_prompt(self, prompt: str) -> tuple[str, str | None]:
+        """The list of sentences for the text in the box, and the title of the example that it is, if it is one."""
+        sentences = sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
+        return sentences, self._title_of.get(prompt)
 
     def move(self, prompt: str, event: gr.EventData) -> str:
         """The prompt after a sentence was moved, swapped or dropped."""
         return move_sentence(prompt, event._data)
 
-    def surprise(self, rng: random.Random) -> str:
-        """A new prompt."""
-        return surprise(rng, is_embedded=self.settings.is_embedded)
+    def surprise(self, shown: str) -> str:
+        """A prompt other than the one in the box."""
+        return surprise(random.SystemRandom(), self.settings, shown=shown)
 
     def _checked(self, values: tuple[Any, ...]) -> Request:
         try:
@@ -74,7 +81,7 @@ class Events:
         yield self._update(session, run, [], over=True)[1]
 
     def _update(
-        self, session: Session, run: Run, before: list[str], *, over: bool = False
+        self, session: Session, run: Run, before: list[str], *, over: bool = False, words: str | None = None
     ) -> tuple[list[str], tuple[Any, ...]]:
         """New panels, and the updates of all outputs; a panel that is as before is skipped."""
         panels = self._panels(session, run, over=over)
@@ -84,10 +91,10 @@ class Events:
             for was, html in zip(old, panels, strict=True)
         ]
         voting = over and session.is_blind
-        status = status_of(run) if not session.is_blind else self._blind_status(session, run, over=over)
+        status = self._blind_status(session, run, over=over) if session.is_blind else words or status_of(run)
         return panels, (
-            f'<div class="status" role="status" aria-live="polite">{escape(status)}</div>'
-            + ("" if session.is_blind else strip_html(run)),
+            status_html(status, blind=session.is_blind, prompt=run.request.prompt if over else None)
+            + (blind_strip_html(self._round(session, run, over=over)) if session.is_blind else strip_html(run)),
             *updates,
             gr.update(interactive=over),
             gr.update(interactive=not over),
@@ -100,18 +107,21 @@ class Events:
         if not session.is_blind:
             panels = {track.name: panel_html(run, track) for track in run.tracks}
             return [panels.get(name, "") for name in self.models.rulers]
-        tracks = {track.name: track for track in run.tracks}
         if over:
-            order, number = session.ballot.orders[session.ballot.round], session.ballot.round
-            panels = [
-                blind_panel_html(
-                    next((p for p in tracks[name].pictures if p.seed == run.request.seed + number), None), i
-                )
-                for i, name in enumerate(order)
-            ]
+            panels = [blind_panel_html(picture, i) for i, picture in enumerate(self._round(session, run, over=True))]
         else:
             panels = [blind_progress_html(track, place) for place, track in enumerate(run.tracks)]
         return panels + [""] * (len(self.models.rulers) - len(panels))
+
+    @staticmethod
+    def _round(session: Session, run: Run, *, over: bool) -> list[Picture | None]:
+        """The pictures of a blind round in its order; none while they are drawn, and of an encoder that failed."""
+        tracks, number = {track.name: track for track in run.tracks}, session.ballot.round
+        seed = run.request.seed + number if over else None
+        return [
+            next((picture for picture in tracks[name].pictures if picture.seed == seed), None)
+            for name in session.ballot.orders[number]
+        ]
 
     def _blind_status(self, session: Session, run: Run, *, over: bool) -> str:
         if over:
@@ -136,8 +146,8 @@ class Events:
             yield tuple(gr.skip() for _ in range(len(self.models.rulers) + 5))
             return
         session.keep(run)
-        _, (status, *others) = self._update(session, run, [], over=True)
-        yield status.replace("Done in", "The example above, drawn when the app started, in"), *others
+        words = status_of(run).replace("Done in", "The example above, drawn when the app started, in")
+        yield self._update(session, run, [], over=True, words=words)[1]
 
     def cancel(self, session: Session) -> None:
         """Stop the run; its own event shows that it has."""

@@ -1,4 +1,4 @@
-"""Prompts to start from: long scenes for the embedded world, long captions for real pipelines.
+"""Prompts to start from: the operator's own, long scenes for the embedded world, long captions for real pipelines.
 
 The real ones have the form of the paper's Stable Diffusion XL figure (arXiv 2602.22419): "photo, detailed, 8k, ", then
 a long caption whose late sentences name details. The wording is this project's.
@@ -11,6 +11,7 @@ import random
 import threading
 
 from app.models import Models
+from app.own_examples import titled
 from app.request import check_request
 from app.run import compare, start_run
 from app.settings import Settings
@@ -44,10 +45,14 @@ _PHOTOS = {
 }
 
 
-def examples(*, is_embedded: bool) -> dict[str, str]:
-    """Example prompts by title."""
+def examples(settings: Settings) -> dict[str, str]:
+    """Example prompts by title: the operator's own ones first."""
+    return titled([*settings.own_examples.items(), *_built_in(is_embedded=settings.is_embedded).items()])
+
+
+def _built_in(*, is_embedded: bool) -> dict[str, str]:
     if not is_embedded:
-        return dict(_PHOTOS)
+        return _PHOTOS
     captions = prompt_set(0, count=_SCENES).captions
     return {
         f"Scene {number}: {len(caption.sentences)} sentences": caption.text
@@ -55,17 +60,17 @@ def examples(*, is_embedded: bool) -> dict[str, str]:
     }
 
 
-def surprise(rng: random.Random, *, is_embedded: bool) -> str:
-    """A new prompt: a fresh scene of the embedded world, or one of the photos."""
-    if is_embedded:
+def surprise(rng: random.Random, settings: Settings, *, shown: str) -> str:
+    """A prompt that is not the one `shown`: a fresh scene of the embedded world, or one of a real base's examples."""
+    if settings.is_embedded:
         scene = random_scene(rng)
         return long_caption(scene, rng).text
-    return rng.choice(list(_PHOTOS.values()))
+    return rng.choice([prompt for prompt in examples(settings).values() if prompt != shown])
 
 
 def draw_example(models: Models, settings: Settings) -> None:
     """Draw the first example with the default settings in a thread, through the line as everybody; returns at once."""
-    prompt = next(iter(examples(is_embedded=settings.is_embedded).values()))
+    prompt = next(iter(examples(settings).values()))
     models.example = run = start_run(check_request({"prompt": prompt}, settings), models)
 
     async def draw() -> None:

@@ -61,12 +61,15 @@ def unjudged_by(fault: str, sentences: Sequence[Sentence]) -> tuple[Verdict, ...
     return tuple(Verdict(NOT_JUDGED, None, fault) for _ in sentences)
 
 
-def score_by(verdicts: Sequence[Verdict]) -> Score:
+def score_by(verdicts: Sequence[Verdict], *, can_say_drawn: bool = True) -> Score:
     """Shares of the judged sentences that are drawn, in percent: late details, quarters of the details, all.
 
     Details are the sentences behind the first, late ones stand in their second half, as in `debias_sd.fidelity`. An
-    unsure sentence counts as not drawn.
+    unsure sentence counts as not drawn. A judge whose thresholds never let it say drawn has no shares: 0 percent would
+    be said of the pictures, and is the judge's.
     """
+    if not can_say_drawn:
+        return Score(None, (None,) * 4, None)
     details = len(verdicts) - 1
     judged = [(index, v.mark == "drawn") for index, v in enumerate(verdicts) if v.mark != NOT_JUDGED]
     behind = [(index, drawn) for index, drawn in judged if index]

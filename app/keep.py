@@ -137,12 +137,13 @@ def gallery_html(kept: Sequence[Run], chosen: int) -> str:
             if track.pictures
         )
         shares = [(track.title, mean_of([p.score.drawn for p in track.pictures])) for track in run.tracks]
-        numbers = " · ".join(f"{title} {share:.0f} %" for title, share in shares if share is not None)
+        numbers = [f"{title} {share:.0f} %" for title, share in shares if share is not None]
         seeds = f"seed {run.request.seed}" + (f", {run.request.seeds} seeds" if run.request.seeds > 1 else "")
         items.append(
             f'<li><button type="button" data-pick="{index}" aria-pressed="{"true" if index == chosen else "false"}">'
             f'<span class="thumbs">{thumbs}</span>'
             f'<span class="words" dir="auto">{escape(run.request.prompt[:200])}</span>'
-            f'<span class="numbers">{" · ".join(filter(None, (seeds, escape(numbers))))}</span></button></li>'
+            f'<span class="numbers">{" ".join(f"<span>{escape(words)}</span>" for words in (seeds, *numbers))}</span>'
+            "</button></li>"
         )
     return f'<ul class="gallery" aria-label="Comparisons of this session">{"".join(items)}</ul>' if items else ""

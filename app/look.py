@@ -10,6 +10,10 @@ _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "san
 _MONO = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
 
+# Gradio's container itself: a style sheet of the app's reaches only what stands in it.
+_NARROW = "@media (max-width: 640px) { .gradio-container > .main { padding: 12px 14px !important; } }"
+
+
 def theme() -> gr.themes.Base:
     """Gradio's plain theme without its web fonts."""
     return gr.themes.Default(
@@ -28,9 +32,12 @@ def theme() -> gr.themes.Base:
         body_text_color_subdued_dark="*neutral_300",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
+        checkbox_border_color="*neutral_500",
+        checkbox_border_color_dark="*neutral_400",
     )
 
 
 def head() -> str:
-    """What goes into the page's head: the scripts, inline."""
-    return "".join(f"<script>{read_asset(name)}</script>" for name in ("page.js", "rulers.js"))
+    """What goes into the page's head: the scripts, inline, and the container's own style."""
+    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in ("page.js", "rulers.js", "stale.js"))
+    return f"<style>{_NARROW}</style>{scripts}"

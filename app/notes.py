@@ -1,14 +1,15 @@
-"""What the page says about its models, a line each: who judges the pictures, and who else reads the prompt."""
+"""What the page says about its models and examples, a line each."""
 
 from __future__ import annotations
 
 from html import escape
 
 from app.models import Models
+from app.settings import Settings
 
 _MARKS = (
-    "✓ drawn, ✕ missing, ? unsure, – not read: behind the end of what the encoder reads. Late details: named in the "
-    "prompt's second half."
+    "✓ drawn, ◐ in part, ✕ missing, ? unsure, – not read (behind the window), · not judged. Late details: "
+    "named in the prompt's second half. In brackets: 95 % interval over seeds."
 )
 
 
@@ -28,7 +29,15 @@ def judged_by(models: Models) -> str:
     )
 
 
-def also_read_by(models: Models) -> str:
-    """Text encoders beside CLIP, which no ruler shows; empty where there are none."""
+def rulers_note(models: Models) -> str:
+    """What the rulers count; and who else reads the prompt, which no ruler shows."""
     others = any("T5" in type(part).__name__ for part in models.base.components.values())
-    return "T5 reads the prompt too, in every panel alike; the rulers are those of CLIP." if others else ""
+    also = " T5 reads the prompt too, in every panel alike; the rulers are those of CLIP." if others else ""
+    return f"Tokens that each encoder reads; the start and the end token, two of each window, are not counted.{also}"
+
+
+def examples_note(settings: Settings) -> str | None:
+    """Where the examples come from, where that is not seen at once."""
+    if settings.is_embedded:
+        return None
+    return "The long captions that come with the app have the form of the paper's figure, not its wording."

@@ -5,7 +5,8 @@
     const item = itemOf(event.target) || itemOf(document.activeElement);
     document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
     if (item) {
-      const same = `.panels [data-sentence="${Number(item.dataset.sentence)}"]`;
+      const number = Number(item.dataset.sentence);
+      const same = `.panels [data-sentence="${number}"], .strip [data-sentence="${number}"]`;
       document.querySelectorAll(same).forEach((element) => element.classList.add("lit"));
     }
   };

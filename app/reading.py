@@ -22,6 +22,7 @@ from debias_sd.captions import split_sentences
 from debias_sd.tokens import end_positions, tokenize
 
 _NEUTRAL = ","
+_NUMBERED = 0.015  # share of the plot's width from which on a sentence has its number in it
 _COLOURS = {False: ("#0b5c75", "#b35900", "#6a3d9a", "#1a7f37", "#a40e26", "#57606a"),
             True: ("#58b9d1", "#f2a65a", "#c7a3ff", "#7ee2a0", "#ffb1a8", "#a4aeb9")}  # fmt: skip
 
@@ -116,7 +117,7 @@ def reading_html(readings: Sequence[Reading], prompt: str) -> str:
 
 
 def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
-    """One plot as a PNG data address; dashed lines are the sentences' ends."""
+    """One plot as a PNG data address; dashed lines are the sentences' ends, between them their numbers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -125,6 +126,7 @@ def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
     FigureCanvasAgg(figure)
     figure.patch.set_alpha(0)
     axes = figure.add_subplot(facecolor="none")
+    axes.margins(y=0.16)  # the sentences' numbers stand above the lines
     for reading, colour in zip(readings, _COLOURS[dark], strict=False):
         if kind == "attention":
             axes.plot(range(1, len(reading.attention) - 1), reading.attention[1:-1], color=colour, lw=0.8, alpha=0.5)
@@ -135,8 +137,12 @@ def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
         for (first, last), value in zip(reading.sentences, values, strict=True):
             steps[first : last + 1] = value
         axes.step(range(len(steps)), steps, where="mid", color=colour, label=reading.title, lw=2.2)
-    for _, last in max((reading.sentences for reading in readings), key=len, default=()):
+    longest = max((reading.sentences for reading in readings), key=len, default=())
+    for number, (first, last) in enumerate(longest, start=1):
         axes.axvline(last + 0.5, color=rule, lw=1, ls="--", zorder=0)
+        if last - first >= _NUMBERED * longest[-1][1]:  # a number needs room
+            place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
+            axes.text((first + last) / 2, 0.98, str(number), color=ink, **place)
     if kind == "attention":
         axes.set_yscale("log")
     axes.set_xlabel("token position", color=ink)

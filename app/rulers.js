@@ -6,7 +6,8 @@
   const scrolled = {};
   const toCut = (text, index) => {
     const cut = text.children[1];
-    text.scrollTop = scrolled[index] ?? (cut ? cut.offsetTop - text.clientHeight / 2 : 0);
+    const line = parseFloat(getComputedStyle(text).lineHeight) || 1; // a line is shown whole or not at all
+    text.scrollTop = scrolled[index] ?? (cut ? Math.round((cut.offsetTop - text.clientHeight / 2) / line) * line : 0);
     for (const kind of ["wheel", "touchmove", "keydown", "pointerdown"]) {
       text.addEventListener(kind, () => setTimeout(() => (scrolled[index] = text.scrollTop), 50), { passive: true });
     }

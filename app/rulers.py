@@ -15,6 +15,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from app.models import Models, Ruler
 from app.settings import PROMPT_CHARACTERS
+from debias_sd.counts import count_of
 from debias_sd.tokens import CONTEXTS, check_text
 
 _SHOWN = 6_000  # characters of a prompt that a ruler spells out; the rest is counted
@@ -93,7 +94,8 @@ def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
     text = "".join(
         _stretch_html(piece) for piece in stretches_of(shown, _within(starts, len(shown)), window=ruler.window)
     )
-    more = f'<span class="more"> … and {len(prompt) - _SHOWN:,} more characters</span>' if len(prompt) > _SHOWN else ""
+    rest = count_of(len(prompt) - _SHOWN, "more character")
+    more = f'<span class="more"> … and {rest}</span>' if len(prompt) > _SHOWN else ""
     return (
         f'<section class="ruler{" loses" if lost else ""}" aria-label="Tokens of {escape(ruler.title)}">'
         f"<header><h2>{escape(ruler.title)}</h2>"

@@ -201,7 +201,7 @@ def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[
         verdicts = unjudged_by(_sentence_for(error, run.request, who="the judge"), run.sentences)
     finally:
         track.is_judged = False
-    return verdicts, score_by(verdicts)
+    return verdicts, score_by(verdicts, can_say_drawn=run.judge["thresholds"]["drawn"] is not None)
 
 
 def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:

@@ -8,6 +8,7 @@ says what one picture is worth.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -16,9 +17,9 @@ import numpy as np
 from debias_sd.comparison import Sentence
 from debias_sd.fidelity import judge_caption, summarise
 from debias_sd.shapes.caption import Caption
-from debias_sd.shapes.check import UNSURE, CellReading, judge
-from debias_sd.shapes.render import CELL, SIDE, cell_box, tile
-from debias_sd.shapes.scene import CELLS, Thing
+from debias_sd.shapes.check import CellReading, judge
+from debias_sd.shapes.render import CELL, SIDE, all_looks, cell_box, tile
+from debias_sd.shapes.scene import BACKGROUNDS, CELLS, Thing
 
 # Two-sided 95 % quantiles of Student's t for 1 to 7 degrees of freedom: 2 to 8 seeds.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
@@ -54,7 +55,7 @@ def _verdict(pixels: np.ndarray, sentence: Sentence, *, window: int) -> Verdict:
     if not sentence.things:
         return Verdict("not judged", None, "")
     judged = judge(pixels, sentence.things)
-    score = float(np.mean([likeness(pixels, v.thing, v.found) for v in judged]))
+    score = float(np.mean([likeness(pixels, v.thing) for v in judged]))
     drawn = sum(v.drawn for v in judged)
     found = "; ".join(_in_words(v.found, v.thing) for v in judged if not v.drawn)
     if drawn == len(judged):
@@ -66,13 +67,29 @@ def _verdict(pixels: np.ndarray, sentence: Sentence, *, window: int) -> Verdict:
     return Verdict("not read" if sentence.first >= window - 1 else "missing", score, found)
 
 
-def likeness(pixels: np.ndarray, thing: Thing, found: CellReading) -> float:
-    """How much the thing's cell looks like the tile that the sentence asks for: 1 is exactly, 0.5 the checker's limit.
+def likeness(pixels: np.ndarray, thing: Thing) -> float:
+    """How much nearer the thing's cell is to what the sentence asks for than to all else that the world can draw.
 
-    d is the mean squared difference to that tile on the background that was read: UNSURE / (UNSURE + d).
+    other / (asked + other): mean squared differences of the cell of `pixels`, float [48, 48, 3], to the nearest tile of
+    that look and of any other, on any background. 1 is exactly what was asked for, 0 exactly something else; what is
+    above 0.5 the checker calls drawn.
     """
-    asked = tile(found.background, thing.colour, thing.shape, thing.size).astype(np.float32)
-    return float(UNSURE / (UNSURE + np.mean((pixels[cell_box(thing.cell)] - asked) ** 2)))
+    tiles, looks = _tiles()
+    differences = ((tiles - pixels[cell_box(thing.cell)].astype(np.float32)) ** 2).mean(axis=(1, 2, 3))
+    is_asked = looks == "/".join((thing.colour, thing.shape, thing.size))
+    asked, other = float(differences[is_asked].min()), float(differences[~is_asked].min())
+    return other / (asked + other)
+
+
+@functools.cache
+def _tiles() -> tuple[np.ndarray, np.ndarray]:
+    """Every tile of the world, float32 [tiles, 16, 16, 3], and its look: colour/shape/size, empty for no thing."""
+    looks = [(ground, look) for ground in BACKGROUNDS for look in (None, *all_looks())]
+    tiles = [
+        np.broadcast_to(BACKGROUNDS[ground], (CELL, CELL, 3)) if look is None else tile(ground, *look)
+        for ground, look in looks
+    ]
+    return np.stack(tiles).astype(np.float32), np.array(["/".join(look or ()) for _, look in looks])
 
 
 def _in_words(found: CellReading, thing: Thing) -> str:

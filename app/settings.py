@@ -40,6 +40,8 @@ class Settings:
     """A report of `debias-sd calibrate` with the judge's thresholds."""
     example: bool = True
     """Whether the embedded models draw the first example when the app starts, for every page to begin with."""
+    own_examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The operator's example prompts by title, shown before the built-in ones; `app.own_examples` reads them."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.encoders) <= MAX_ENCODERS:

@@ -1,7 +1,6 @@
-"""The panels as HTML: one an encoder, with its pictures, its verdict on every sentence, and where the checker looked.
+"""The panels as HTML: one an encoder, with its pictures, its progress, its scores and its verdict on every sentence.
 
-Every text that a person or a model wrote is escaped. Highlighting is the page's script: elements that share
-`data-sentence` light up together.
+Every text that a person or a model wrote is escaped.
 """
 
 from __future__ import annotations
@@ -9,48 +8,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from app.previews import data_url, thumb
+from app.frames import LETTERS, empty_frame_html, frame_html, looks_html
+from app.previews import data_url
 from app.run import Picture, Run, Track
-from app.scores import boxes_of, interval_of, mean_of
+from app.scores import interval_of, mean_of
+from app.verdict_rows import verdicts_html
 from debias_sd.comparison import Sentence
-
-_SIGNS = {"drawn": "✓", "missing": "✕", "unsure": "?", "not read": "–", "not judged": "·"}
-_LETTERS = "ABCDEF"
+from debias_sd.counts import count_of
 
 
 def empty_html(title: str, window: int) -> str:
     """A panel before the first run."""
-    body = '<div class="frame empty"><p>Its picture appears here.</p></div>'
-    return _panel(title, f"reads {window} tokens", body, state="empty")
+    return _panel(title, _window_note(window), empty_frame_html("Its picture appears here."), state="empty")
 
 
 def panel_html(run: Run, track: Track) -> str:
     """The panel of one encoder in whatever state it is."""
-    body = _pictures_html(run, track) + _progress_html(track)
+    body = _pictures_html(run, track) + _progress_html(run, track)
     if track.fault:
         body += f'<p class="fault" role="alert">{escape(_capital(track.fault))}</p>'
     if track.pictures:
-        body += _score_html(track) + _verdicts_html(run.sentences, track.pictures)
-    return _panel(track.title, f"reads {track.window} tokens", body, state=track.state)
+        body += _score_html(run, track) + verdicts_html(run.sentences, track.pictures)
+    return _panel(track.title, _window_note(track.window), body, state=track.state)
+
+
+def _window_note(window: int) -> str:
+    return f"window of {window} tokens"
 
 
 def blind_progress_html(track: Track, place: int) -> str:
     """A panel of a blind run while it draws: no name, no preview, no time that would tell them apart."""
     done = len(track.pictures) == track.wanted or track.state == "failed"
     words = "ready" if done else "drawing"
-    return _panel(f"Picture {_LETTERS[place]}", "", f'<div class="frame empty"><p>{words}</p></div>', state=track.state)
+    return _panel(f"Picture {LETTERS[place]}", "", empty_frame_html(words), state=track.state)
 
 
 def blind_panel_html(picture: Picture | None, place: int) -> str:
     """One picture of a blind round; None is an encoder that failed."""
-    letter = _LETTERS[place]
+    letter = LETTERS[place]
     if picture is None:
-        body = '<div class="frame empty"><p>no picture: it failed</p></div>'
+        body = empty_frame_html("no picture: it failed")
     else:
-        image = (
-            f'<img class="{_pixelated(picture)}" src="{data_url(picture.image)}" alt="Picture {letter} of this round">'
-        )
-        body = f'<div class="frame">{image}</div>'
+        body = frame_html(picture.image, f"Picture {letter} of this round")
     return _panel(f"Picture {letter}", "", body, state="done")
 
 
@@ -70,20 +69,13 @@ def status_of(run: Run | None) -> str:
     return f"Done in {seconds:.1f} s" + (f"; {', '.join(failed)} failed" if failed else "")
 
 
-def strip_html(run: Run) -> str:
-    """All pictures in one small row, for screens on which the panels do not fit side by side; the panels say it all."""
-    items = []
-    for track in run.tracks:
-        picture = track.pictures[0] if track.pictures else None
-        image = (
-            ""
-            if picture is None
-            else f'<img class="{_pixelated(picture)}" src="{data_url(thumb(picture.image))}" alt="">'
-        )
-        share = mean_of([p.score.drawn for p in track.pictures])
-        told = "" if share is None else f"<br>{share:.0f} % drawn"
-        items.append(f"<li><span class=frame>{image}</span>{escape(track.title)}{told}</li>")
-    return f'<ul class="strip" aria-hidden="true">{"".join(items)}</ul>' if any(t.pictures for t in run.tracks) else ""
+def status_html(words: str, *, blind: bool = False, prompt: str | None = None) -> str:
+    """The status line; of pictures that are there it knows their `prompt`, and says when the box holds another one."""
+    about = "" if prompt is None else f' data-prompt="{escape(prompt)}"'
+    return (
+        f'<div class="status{" blind" if blind else ""}" role="status" aria-live="polite"{about}>{escape(words)}'
+        '<span class="stale" hidden>; the prompt has changed since</span></div>'
+    )
 
 
 def _panel(title: str, note: str, body: str, *, state: str) -> str:
@@ -94,52 +86,54 @@ def _panel(title: str, note: str, body: str, *, state: str) -> str:
 
 
 def _pictures_html(run: Run, track: Track) -> str:
+    """The finished pictures, the one being drawn, and places for those to come: nothing moves when one comes."""
     figures = [_figure(picture, track, run.sentences) for picture in track.pictures]
-    if track.state in ("drawing", "waiting") and len(track.pictures) < track.wanted:
-        if track.preview is not None:
-            inner = f'<img class="preview" src="{data_url(track.preview)}" alt="Preview of the picture being drawn">'
+    missing = range(len(track.pictures), track.wanted) if track.state in ("drawing", "waiting") else ()
+    for number in missing:
+        is_next = number == len(track.pictures) and track.state == "drawing"
+        if is_next and track.preview is not None:
+            alt = "Preview of the picture being drawn"
+            inner = f'<div class="frame"><img class="preview" src="{data_url(track.preview)}" alt="{alt}"></div>'
         else:
-            inner = "<p>waiting</p>" if track.state == "waiting" else "<p>drawing</p>"
-        figures.append(
-            f'<figure><div class="frame{"" if track.preview is not None else " empty"}">{inner}</div></figure>'
-        )
+            inner = empty_frame_html("drawing" if is_next else "waiting")
+        seed = f"<span>seed {run.request.seed + number}</span>"
+        figures.append(f"<figure>{inner}<figcaption>{seed}</figcaption></figure>")
     if not figures:
         words = "stopped" if track.state == "stopped" else "no picture"
-        figures.append(f'<figure><div class="frame empty"><p>{words}</p></div></figure>')
-    return f'<div class="pictures{" many" if track.wanted > 1 else ""}">{"".join(figures)}</div>'
+        figures.append(f"<figure>{empty_frame_html(words)}</figure>")
+    many = f' many" style="--columns:{_columns(track.wanted)}' if track.wanted > 1 else ""
+    return f'<div class="pictures{many}">{"".join(figures)}</div>'
+
+
+def _columns(pictures: int) -> int:
+    """How many pictures stand side by side in a panel, so that the rows are even.
+
+    >>> [_columns(pictures) for pictures in range(2, 9)]
+    [2, 3, 2, 3, 3, 4, 4]
+    """
+    return {2: 2, 4: 2, 7: 4, 8: 4}.get(pictures, 3)
 
 
 def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> str:
-    boxes = "".join(
-        f'<span class="look" data-sentence="{index}" '
-        f'style="left:{left:.2f}%;top:{top:.2f}%;width:{width:.2f}%;height:{height:.2f}%"></span>'
-        for index, sentence in enumerate(sentences)
-        for left, top, width, height in boxes_of(sentence)
+    frame = frame_html(
+        picture.image, f"Drawn with {track.title}, seed {picture.seed}", looks=looks_html(picture, sentences)
     )
-    boxes += "".join(
-        f'<img class="map" data-sentence="{index}" src="{look}" alt="">'
-        for index, look in enumerate(picture.maps)
-        if look is not None
-    )
-    alt = f"Drawn with {track.title}, seed {picture.seed}"
-    done = sum(verdict.mark == "drawn" for verdict in picture.verdicts)
-    judged = sum(verdict.mark != "not judged" for verdict in picture.verdicts)
-    caption = f"seed {picture.seed}" + (f" · {done} of {judged}" if judged else "")
-    return (
-        f'<figure><div class="frame"><img class="{_pixelated(picture)}" src="{data_url(picture.image)}" '
-        f'alt="{escape(alt)}">{boxes}</div><figcaption>{caption}</figcaption></figure>'
-    )
+    told = ""
+    if picture.score.drawn is not None:
+        judged = [verdict.mark for verdict in picture.verdicts if verdict.mark != "not judged"]
+        of = f"{count_of(len(judged), 'sentence')} drawn" if track.wanted == 1 else str(len(judged))
+        told = f" <span>{judged.count('drawn')} of {of}</span>"
+    return f"<figure>{frame}<figcaption><span>seed {picture.seed}</span>{told}</figcaption></figure>"
 
 
-def _pixelated(picture: Picture) -> str:
-    return "pixelated" if picture.image.shape[0] <= 64 else ""
-
-
-def _progress_html(track: Track) -> str:
-    if track.state != "drawing":
+def _progress_html(run: Run, track: Track) -> str:
+    """How far the encoder is; one that is not drawing has the place of it until the run is over."""
+    if run.is_over or track.state == "failed" or (track.state == "done" and track.wanted == 1):
         return ""
+    if track.state != "drawing":
+        return f'<div class="progress"><div></div><span>{track.state}</span></div>'
     if track.is_judged:
-        return '<div class="progress"><span>drawn; the judge is looking</span></div>'
+        return '<div class="progress"><div></div><span>drawn; the judge is looking</span></div>'
     left = "" if track.left is None else f" · {track.left:.0f} s left"
     picture = f"picture {len(track.pictures) + 1} of {track.wanted} · " if track.wanted > 1 else ""
     width = f"width:{100 * track.step / track.steps:.0f}%"
@@ -166,13 +160,13 @@ def _with_interval(values: Sequence[float | None]) -> str:
     return f"<b>{_percent(mean_of(values))}</b>{between}"
 
 
-def _score_html(track: Track) -> str:
+def _score_html(run: Run, track: Track) -> str:
     """Share drawn and late details, with an interval over seeds; the quarters as four bars; the time."""
     scores = [picture.score for picture in track.pictures]
     seconds = sum(picture.seconds for picture in track.pictures)
     time = f'<span class="time">{seconds:.1f} s</span>'
     if all(score.drawn is None for score in scores):
-        words = _unjudged(track)
+        words = _unjudged(run, track)
         return f'<div class="scores"><p class="hint">{words}</p>{time}</div>'
     quarters = [mean_of([score.quarters[index] for score in scores]) for index in range(4)]
     told = ", ".join(f"quarter {index + 1}: {_percent(value)}" for index, value in enumerate(quarters))
@@ -189,9 +183,16 @@ def _score_html(track: Track) -> str:
     )
 
 
-def _unjudged(track: Track) -> str:
-    """Why a panel has no score."""
-    reasons = {verdict.found for picture in track.pictures for verdict in picture.verdicts}
+def _unjudged(run: Run, track: Track) -> str:
+    """Why a panel has no share drawn."""
+    verdicts = [verdict for picture in track.pictures for verdict in picture.verdicts]
+    score = mean_of([verdict.score for verdict in verdicts])
+    if score is not None and run.judge is not None:
+        return (
+            f"Mean score <b>{score:.2f}</b>. By its thresholds this judge is never sure enough to say <i>drawn</i>: "
+            "read its scores alone."
+        )
+    reasons = {verdict.found for verdict in verdicts}
     if len(reasons) == 1 and (reason := reasons.pop()):
         return escape(_capital(reason))
     if reasons:
@@ -200,38 +201,6 @@ def _unjudged(track: Track) -> str:
         "Not judged: no sentence names a shape in a place, or the pictures are real and the app runs without "
         "<code>--judge</code>."
     )
-
-
-def _verdicts_html(sentences: Sequence[Sentence], pictures: Sequence[Picture]) -> str:
-    rows = []
-    for index, sentence in enumerate(sentences):
-        verdicts = [picture.verdicts[index] for picture in pictures]
-        marks = [verdict.mark for verdict in verdicts]
-        score = mean_of([verdict.score for verdict in verdicts])
-        if len(verdicts) == 1 or marks[0] == "not judged":
-            kind, mark = marks[0], marks[0]
-        else:
-            drawn = marks.count("drawn")
-            mark = f"in {drawn} of {len(marks)}"
-            kind = "drawn" if drawn == len(marks) else "missing" if not drawn else "some"
-        found = verdicts[0].found if len(verdicts) == 1 else ""
-        told = f"{'score' if len(verdicts) == 1 else 'mean score'} {score:.2f}" if score is not None else ""
-        told += f"; found {found}" if found else ""
-        name = (
-            kind
-            if kind in ("drawn", "missing", "unsure")
-            else "some"
-            if kind[0].isdigit() or kind == "some"
-            else "quiet"
-        )
-        rows.append(
-            f'<li class="{name}" tabindex="0" data-sentence="{index}"><span class="mark">'
-            f'<i aria-hidden="true">{_SIGNS.get(kind, "◐")}</i> {escape(mark)}</span>'
-            f'<span class="text" dir="auto">{escape(sentence.text)}</span>'
-            + (f'<span class="told">{escape(told)}</span>' if told else "")
-            + "</li>"
-        )
-    return f'<ol class="verdicts" aria-label="Sentences and verdicts">{"".join(rows)}</ol>'
 
 
 def _capital(text: str) -> str:

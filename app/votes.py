@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 
+from debias_sd.counts import count_of
+
 
 @dataclasses.dataclass
 class Ballot:
@@ -108,6 +110,6 @@ def tally_html(tally: Tally, titles: dict[str, str]) -> str:
     return (
         '<table class="tally"><caption>Your votes of this session</caption><thead><tr><th>encoder</th><th>chosen</th>'
         f"<th>share</th><th>95 % interval</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        f'<p class="hint">{tally.rounds} rounds, {none} without a difference. Chance alone gives each '
+        f'<p class="hint">{count_of(tally.rounds, "round")}, {none} without a difference. Chance alone gives each '
         f"{100 / max(1, len(rows)):.0f} %.</p>"
     )

@@ -71,7 +71,7 @@ def test_a_verdict_lights_up_where_the_checker_looked(page):
     few_steps(page)
     compare(page)
     page.locator(".verdicts li[data-sentence='1']").nth(2).hover()
-    lit = page.locator(".look.lit")
+    lit = page.locator(".panels .look.lit")
     assert lit.count() == 3
     assert all("left:66.67%;top:66.67%" in box.get_attribute("style") for box in lit.all())
     page.locator(".verdicts li[data-sentence='0']").first.focus()
@@ -114,7 +114,7 @@ def test_what_is_kept_can_be_downloaded_and_repeats_the_run(page, tmp_path):
     with Image.open(files["comparison-seed-0.png"]) as image:
         assert json.loads(image.text["debias_sd"])["settings"] == settings
     assert page.locator("#command textarea").input_value().startswith("debias-sd compare --encoders base long-clip")
-    link = page.locator("#link textarea").input_value()
+    link = page.locator("#link input").input_value()
     page.goto(link)
     wait_prompt(page, PROMPT)
     page.get_by_role("tab", name="Keep").click()

@@ -1,11 +1,14 @@
 """The page's first look in Debian's Chromium: widths, schemes, the example, a real pipeline with a judge."""
 
+import json
 from importlib.util import find_spec
 
 import pytest
 from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, url, wait_prompt, wait_status
 from app_server import running_app
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+
+from debias_sd.shapes.heldout import prompt_set
 
 pytestmark = MARKS
 
@@ -40,7 +43,9 @@ def test_each_width_and_scheme_has_no_serious_fault_of_accessibility(browser, ur
 
 
 def test_a_new_page_begins_with_an_example_that_is_drawn(browser, tmp_path):
-    with running_app(tmp_path / "log.txt", "--example") as address:
+    """The operator's own, when there are some; their titles are text."""
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"id": "<b>Mine</b>", "prompt": PROMPT}))
+    with running_app(tmp_path / "log.txt", "--example", "--examples", str(tmp_path / "mine.jsonl")) as address:
         page = browser.new_page()
         page.set_default_timeout(WAIT)
         page.goto(address)
@@ -48,6 +53,13 @@ def test_a_new_page_begins_with_an_example_that_is_drawn(browser, tmp_path):
         wait_status(page, "The example above, drawn when the app started, in ")
         assert page.locator(".panels figure img").count() == 3
         assert page.locator(".verdicts li.drawn").count() > 12
+        assert page.locator("#prompt textarea").input_value() == PROMPT
+        assert page.get_by_label("Examples").input_value() == "<b>Mine</b>"
+        page.get_by_label("Examples").click()
+        assert page.get_by_role("option").first.inner_text().endswith("<b>Mine</b>")
+        assert page.locator("[role=option] b").count() == 0
+        page.get_by_role("option").nth(1).click()
+        wait_prompt(page, prompt_set(0, count=1).captions[0].text[:60])
         page.get_by_role("tab", name="Keep").click()
         assert page.locator(".gallery button").count() == 1
         page.goto(f"{address}/?prompt=A+star.&steps=2")
@@ -85,5 +97,5 @@ def test_a_real_pipeline_with_a_judge(browser, tmp_path):
         wait_prompt(page, "A cat sleeps.")
         compare(page)
         page.locator(".verdicts li[data-sentence='1']").first.hover()
-        assert page.locator("img.map.lit").count() == 2
+        assert page.locator(".panels img.map.lit").count() == 2
         page.close()

@@ -10,7 +10,7 @@ from tiny_pipelines import tiny_flux, tiny_sd2, tiny_sd3, tiny_sd_pipeline, tiny
 
 from app.api import answer_of
 from app.models import Models
-from app.notes import also_read_by
+from app.notes import rulers_note
 from app.request import check_request
 from app.rulers import rulers_html
 from app.run import start_run
@@ -64,7 +64,7 @@ def test_each_family_is_drawn_ruled_and_mapped(family, tmp_path):
     assert rulers.count("<section") == 2
     assert rulers.count("<del") == 1
     assert 'class="panel done"' in panel_html(answer["run"], answer["run"].tracks[1])
-    assert also_read_by(models).startswith("T5") == (family in ("sd3", "flux"))
+    assert ("T5 reads the prompt too" in rulers_note(models)) == (family in ("sd3", "flux"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from tiny_app import finish
 from tiny_judges import save_blip, save_llava
 
 from app.api import answer_of
+from app.frames import strip_html
 from app.judging import NOT_JUDGED, about_judge, score_by, verdicts_by
-from app.keep import page_of, png_of
+from app.keep import gallery_html, page_of, png_of
 from app.models import Models
 from app.notes import judged_by
 from app.request import Request
@@ -27,6 +29,7 @@ from debias_sd.cli import main
 from debias_sd.comparison import sentences_of
 from debias_sd.judges import Verdict as Judged
 from debias_sd.judges import load_judge
+from debias_sd.judges.verdict import Thresholds
 from debias_sd.report import Report
 
 PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."
@@ -174,6 +177,24 @@ def test_late_details_and_quarters_count_the_sentences_behind_the_first(marks, l
     verdicts = [Verdict(NOT_JUDGED if mark == "?" else mark, None, "") for mark in marks.split()]
     score = score_by(verdicts)
     assert (score.late, score.quarters, score.drawn) == (late, quarters, drawn)
+
+
+def test_a_judge_that_can_never_say_drawn_has_no_share_of_drawn(models, monkeypatch):
+    """In its calibration no score was sure enough: 0 percent would be said of the pictures."""
+    thresholds = Thresholds(drawn=None, missing=0.4, source="a report")
+    monkeypatch.setattr(models, "judge", dataclasses.replace(models.judge, thresholds=thresholds))
+    monkeypatch.setitem(models.about_judge, "thresholds", dataclasses.asdict(thresholds))
+    run = run_of(models, seeds=2)
+    for track, encoder in zip(run.tracks, answer_of(run)["encoders"].values(), strict=True):
+        pictures = encoder["pictures"]
+        assert [picture["late_detail"] for picture in pictures] == [None, None]
+        page = panel_html(run, track)
+        scores = [v["score"] for picture in pictures for v in picture["verdicts"] if v["score"] is not None]
+        assert f"Mean score <b>{np.mean(scores):.2f}</b>. By its thresholds this judge is never sure enough" in page
+        assert not re.search(r"\d %|drawn <b>|\d+ of \d+ sentences|✓", page)
+    assert "% drawn" not in strip_html(run)
+    assert strip_html(run).count("not judged") == 2
+    assert "%" not in gallery_html([run], 0)
 
 
 class Broken:

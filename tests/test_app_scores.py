@@ -36,7 +36,7 @@ def test_what_is_not_there_is_missing_or_not_read_and_says_what_is_there():
     for window, word in ((248, "missing"), (77, "not read")):
         verdict = verdicts_of(image, SENTENCES, window=window)[late]
         assert verdict.mark == word
-        assert verdict.score < 0.9
+        assert verdict.score < 0.01
         assert verdict.found.startswith("nothing in the ")
     found = [verdict.found for verdict in verdicts_of(render(SET.scenes[1]), SENTENCES, window=248)]
     assert any(text.startswith(("a small ", "a large ")) for text in found)
@@ -57,15 +57,29 @@ def test_an_enlarged_picture_is_judged_alike():
 
 def test_the_score_falls_with_the_distance_to_what_was_asked_for():
     thing = SENTENCES[-1].things[0]
-    image = picture_of(99).astype(float)
-    scores = []
-    for share in (0, 0.2, 0.5, 1):
-        mixed = image.copy()
-        mixed[cell_box(thing.cell)] = (1 - share) * mixed[cell_box(thing.cell)] + share * 128
-        scores.append(likeness(mixed, thing, read_picture(image.astype(np.uint8))[thing.cell]))
+    image, empty = picture_of(99).astype(float), picture_of(0).astype(float)
+    scores = [likeness((1 - share) * image + share * empty, thing) for share in (0, 0.2, 0.5, 0.8, 1)]
     assert scores[0] == 1
+    assert scores[-1] == 0
     assert scores == sorted(scores, reverse=True)
-    assert len(set(scores)) == 4
+    assert scores[1] > 0.5 > scores[3]
+
+
+@pytest.mark.parametrize("noise", [0, 20, 40, 60])
+def test_a_thing_is_drawn_where_its_score_is_above_a_half(noise):
+    """Whatever the picture: the score never says the opposite of the verdict."""
+    random = np.random.default_rng(noise)
+    seen = set()
+    for sentences in range(len(SENTENCES) + 1):
+        image = np.clip(picture_of(sentences) + random.normal(0, noise + 1e-3, (48, 48, 3)), 0, 255).astype(np.uint8)
+        for sentence in SENTENCES:
+            (found, *others) = sentence.things
+            if others:
+                continue
+            drawn = read_picture(image)[found.cell].thing == found
+            assert (likeness(image.astype(float), found) > 0.5) == drawn
+            seen.add(drawn)
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 4, 7, 99])

@@ -264,6 +264,6 @@ def test_a_person_compares_and_reads_the_verdicts(url):
         page.wait_for_function("document.querySelector('#status').innerText.startsWith('Done')", timeout=120_000)
         assert page.locator(".verdicts li").count() == 3
         page.locator(".verdicts li").first.focus()
-        assert page.locator(".look.lit").count() == 3
+        assert page.locator(".panels .look.lit").count() == 3
     assert told == []
     assert [address for address in asked if not address.startswith((url, "data:", "blob:"))] == []

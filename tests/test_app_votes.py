@@ -80,3 +80,6 @@ def test_the_tally_counts_what_was_shown_and_chosen():
     assert "4 rounds, 1 without a difference. Chance alone gives each 50 %." in page
     assert "&lt;DeBias&gt;" in page
     assert tally_html(Tally(), {}) == ""
+    once = Tally()
+    once.add(("base",), "base")
+    assert "1 round, 0 without" in tally_html(once, {"base": "CLIP"})

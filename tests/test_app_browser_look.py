@@ -1,0 +1,152 @@
+"""What the page looks like in Debian's Chromium: what stays in sight, what does not move, what is not clipped."""
+
+import pytest
+from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, page, type_prompt, url, wait_prompt, wait_status
+
+from debias_sd.shapes.heldout import prompt_set
+
+pytestmark = MARKS
+LONG = " ".join(PROMPT for _ in range(4))
+# The place of the first lit box whose picture is shown, and the window's height.
+LIT = """() => [...document.querySelectorAll(".lit.look")].map((box) => box.getBoundingClientRect())
+  .filter((box) => box.width > 0).map((box) => [box.top, box.bottom, window.innerHeight])"""
+
+
+@pytest.fixture
+def phone(browser, url):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    opened = context.new_page()
+    opened.set_default_timeout(WAIT)
+    opened.goto(url)
+    opened.locator("#go").wait_for()
+    yield opened
+    context.close()
+
+
+def height(page, selector: str) -> float:
+    return page.locator(selector).first.bounding_box()["height"]
+
+
+def top(page, selector: str) -> float:
+    """From the page's own top, however far it is scrolled."""
+    return page.locator(selector).first.evaluate("(node) => node.getBoundingClientRect().top + window.scrollY")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_where_it_was_looked_at_is_in_sight_from_the_last_sentence(page, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    type_prompt(page, PROMPT)
+    few_steps(page)
+    compare(page)
+    last = page.locator(".panels > :first-child .verdicts li").last
+    last.focus()
+    page.wait_for_timeout(600)
+    boxes = page.evaluate(LIT)
+    assert any(0 <= upper and lower <= window for upper, lower, window in boxes), boxes
+    row = last.bounding_box()
+    assert 0 < row["y"] < 844 - row["height"]
+    picture = page.locator("#status" if width == 390 else ".panel .pictures").first.bounding_box()
+    assert row["y"] >= picture["y"] + picture["height"] - 1  # the focused sentence is not behind the picture
+
+
+def test_nothing_moves_when_pictures_come(phone):
+    """The panels' place on a phone, where a row of small pictures stands before them; the places in each panel."""
+    type_prompt(phone, PROMPT)
+    few_steps(phone, 20)
+    phone.get_by_label("number input for Number of seeds").fill("3")
+    phone.get_by_label("number input for Number of seeds").press("Tab")
+    phone.locator("#go").click()
+    phone.get_by_text("step 2 of 20").first.wait_for()
+    before = [top(phone, "#panels"), height(phone, ".panel .pictures"), height(phone, ".strip")]
+    places = phone.locator(".panels > :first-child figure").count()
+    wait_status(phone, "Done")
+    assert [top(phone, "#panels"), height(phone, ".panel .pictures"), height(phone, ".strip")] == pytest.approx(
+        before, abs=1
+    )
+    assert phone.locator(".panels > :first-child figure").count() == places == 3
+
+
+def test_a_phone_shows_whole_lines_and_keeps_the_prompt_small(phone):
+    type_prompt(phone, LONG)
+    phone.get_by_text("loses").first.wait_for()
+    phone.wait_for_timeout(500)
+    assert height(phone, "#prompt textarea") < 200
+    assert height(phone, "#surprise") == height(phone, "#go") == height(phone, "#cancel")
+    off = phone.locator(".ruler .text").first.evaluate(
+        "(text) => text.scrollTop > 0 && (text.scrollTop / parseFloat(getComputedStyle(text).lineHeight)) % 1"
+    )
+    assert min(off, 1 - off) < 0.1
+    edges = phone.locator("#prompt").bounding_box()
+    assert (edges["x"], edges["width"]) == pytest.approx((14, 362), abs=2)
+
+
+def test_the_plots_are_readable_on_a_phone(phone):
+    type_prompt(phone, PROMPT)
+    phone.get_by_role("tab", name="Reading").click()
+    phone.locator("#read").click()
+    phone.locator("#plots img.night").first.wait_for()
+    assert phone.locator("#plots img.night").first.bounding_box()["width"] >= 680
+    assert phone.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_a_blind_round_has_its_pictures_in_one_row_on_a_phone_and_no_word_of_marks(phone):
+    type_prompt(phone, PROMPT)
+    few_steps(phone)
+    assert phone.locator("#judged-by").is_visible()
+    phone.locator("#blind input").check()
+    compare(phone)
+    wait_status(phone, "Round 1 of 1")
+    assert [item.inner_text() for item in phone.locator(".strip li").all()] == ["A", "B", "C"]
+    assert phone.locator(".strip img").count() == 3
+    assert not phone.locator("#judged-by").is_visible()
+    phone.locator("#vote-0").click()
+    wait_status(phone, "Done")
+    assert "DeBias-CLIP" in phone.locator(".strip").inner_text()
+    assert phone.locator("#judged-by").is_visible()
+    assert "1 round, 0 without a difference" in phone.locator("#tally").inner_text()
+
+
+def test_the_status_says_when_the_box_holds_another_prompt_than_the_pictures(page):
+    type_prompt(page, "A small red star sits in the top left.")
+    few_steps(page)
+    compare(page)
+    note = page.get_by_text("the prompt has changed since")
+    assert not note.is_visible()
+    page.locator("#prompt textarea").press("End")
+    page.keyboard.type("!")
+    assert note.is_visible()
+    page.keyboard.press("Backspace")
+    assert not note.is_visible()
+    page.locator("#surprise").click()
+    note.wait_for()
+
+
+def test_an_example_is_named_as_long_as_it_is_in_the_box_and_can_be_chosen_again(page):
+    first = prompt_set(0, count=1).captions[0].text
+    example = page.get_by_label("Examples")
+    assert example.input_value() == "Scene 1: 10 sentences"
+    type_prompt(page, first + " And more.")
+    page.wait_for_function("() => document.querySelector('#example input').value === ''")
+    example.click()
+    page.get_by_role("option").first.click()
+    wait_prompt(page, first)
+    page.wait_for_function("() => document.querySelector('#example input').value === 'Scene 1: 10 sentences'")
+
+
+def test_a_refused_request_does_not_scroll_away_from_the_box(page):
+    page.locator("#prompt textarea").fill("  ")
+    page.locator("#go").click()
+    page.get_by_text("The prompt is empty").wait_for()
+    page.wait_for_timeout(800)
+    assert page.evaluate("() => window.scrollY") == 0
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_labels_and_controls_do_not_touch(page, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    label = page.locator("label", has_text="Number of seeds").first.bounding_box()
+    number = page.get_by_label("number input for Number of seeds").bounding_box()
+    apart = number["x"] - (label["x"] + label["width"]), number["y"] - (label["y"] + label["height"])
+    assert max(apart) >= 0
+    border = page.locator("#blind input").evaluate("(box) => getComputedStyle(box).borderColor")
+    assert border in ("rgb(100, 116, 139)", "rgb(148, 163, 184)")  # 3 : 1 or more against both grounds
