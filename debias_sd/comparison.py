@@ -74,6 +74,11 @@ class Comparison:
         marks = [self.mark(panel, index) for index in range(len(self.sentences))]
         return marks.count("drawn"), len(marks) - marks.count("not judged")
 
+    def total_in_words(self, panel: Panel) -> str:
+        """`3 of 5`, or that no sentence could be judged: 0 of 0 would look like a measurement."""
+        drawn, judged = self.total(panel)
+        return f"{drawn} of {judged}" if judged else "not judged"
+
     def as_json(self) -> dict[str, Any]:
         """Plain data: every sentence with its place and its mark per encoder."""
         return {
@@ -221,7 +226,7 @@ def table_of(comparison: Comparison, *, width: int = 64) -> str:
         text = sentence.text if len(sentence.text) <= size else sentence.text[: size - 1] + "…"
         marks = [comparison.mark(panel, index) for panel in comparison.panels]
         rows.append(line(f"{sentence.first}-{sentence.last}", text, marks))
-    totals = ["{} of {}".format(*comparison.total(panel)) for panel in comparison.panels]
+    totals = [comparison.total_in_words(panel) for panel in comparison.panels]
     rows += [rows[1], line("", "sentences drawn", totals)]
     rows.append(line("", _READS, [str(panel.window) for panel in comparison.panels]))
     return "\n".join(rows)

@@ -25,6 +25,7 @@ from transformers import (
     SiglipTextModel,
 )
 
+from debias_sd.counts import count_of
 from debias_sd.encoder_folder import (
     PREFIX,
     PROJECTION,
@@ -68,6 +69,11 @@ def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> 
 
     The input is not changed. The tokenizer must follow: `TextEncoder.stretch` does both.
     """
+    if not isinstance(uncompiled(model), CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel):
+        raise ValueError(
+            f"model is of type {type(model).__name__}, allowed are a CLIPTextModel and a CLIPModel, with or without "
+            "projection; a pipeline is lengthened by with_text_encoder(pipe, 'stretched')."
+        )
     stretched = copy.deepcopy(model)
     stretch_in_place(stretched, keep=keep, factor=factor)
     return stretched
@@ -140,7 +146,8 @@ class TextEncoder:
         vocabulary = self.model.embeddings.token_embedding.num_embeddings
         if len(tokenizer) != vocabulary:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer)} tokens and its encoder {vocabulary}; load both from one folder."
+                f"the tokenizer has {count_of(len(tokenizer), 'token')} and its encoder {vocabulary:,}; load "
+                "both from one folder."
             )
         if not tokenizer.model_max_length == self.positions == config.max_position_embeddings:
             raise ValueError(

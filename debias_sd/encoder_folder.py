@@ -19,6 +19,8 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedTokenizerBase
 
+from debias_sd.counts import count_of
+
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED = ("base", "long-clip", "debias")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -29,6 +31,7 @@ FILES = (
 )  # fmt: skip
 PREFIX = "text_model."
 PROJECTION = "text_projection.weight"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _FLAT = ("embeddings.", "encoder.", "final_layer_norm.")
 
 
@@ -45,6 +48,8 @@ def find_encoder_folder(source: str | Path) -> Path:
 
     Only the files of an encoder folder are downloaded: hub repositories often hold other formats of many gigabytes.
     """
+    if not isinstance(source, str | Path):
+        raise ValueError(f"encoder is a {type(source).__name__}, allowed are a folder, a name or a hub id; give one.")
     name = str(source)
     if name in EMBEDDED:
         return embedded_folder(name)
@@ -69,7 +74,9 @@ def read_json(path: Path) -> object:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; an encoder folder needs {', '.join(FILES[:2])}.") from None
+        whole = (path.parent / "model_index.json").is_file()
+        why = f"{path.parent} is a whole pipeline" if whole else f"an encoder folder needs {', '.join(FILES[:2])}"
+        raise ValueError(f"{path} does not exist; {why}.") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not readable JSON; copy or make the folder again.") from error
 
@@ -145,14 +152,14 @@ def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTex
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise ValueError(
-            f"model.safetensors in {folder} lacks {len(missing)} tensors of the text tower, {missing[0]} first; copy "
-            "or convert the checkpoint again."
+            f"model.safetensors in {folder} lacks {count_of(len(missing), 'tensor')} of the text tower, {missing[0]} "
+            "first; copy or convert the checkpoint again."
         )
     if loaded["unexpected_keys"]:
         extra = sorted(loaded["unexpected_keys"])
         raise ValueError(
-            f"model.safetensors in {folder} holds {len(extra)} tensors that its config.json has no place for, "
-            f"{extra[0]} first; they belong to different models, copy both from one."
+            f"model.safetensors in {folder} holds {count_of(len(extra), 'tensor')} that its config.json has no place "
+            f"for, {extra[0]} first; they belong to different models, copy both from one."
         )
     return model.eval()
 
@@ -227,9 +234,13 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError for NaN or infinity: one such weight makes every picture black, without an error."""
+    """Raise ValueError for NaN or infinity, which make every picture black without an error, and for quantised ones."""
+    if tensor.dtype not in _DTYPES:
+        raise ValueError(
+            f"{name} of {path} is {tensor.dtype}, allowed are float32, float16 and bfloat16; take unquantised weights."
+        )
     # One pass without a tensor of booleans; NaN comes through the minimum.
-    if tensor.is_floating_point() and tensor.numel() and not all(map(torch.isfinite, torch.aminmax(tensor))):
+    if tensor.numel() and not all(map(torch.isfinite, torch.aminmax(tensor))):
         raise ValueError(
             f"{name} of {path} holds NaN or infinite numbers; its training went wrong, take an earlier checkpoint."
         )
@@ -239,8 +250,8 @@ def _check_shapes(folder: Path, config: CLIPTextConfig, state: dict[str, torch.T
     table = state[PREFIX + "embeddings.position_embedding.weight"]
     if table.ndim != 2:
         raise ValueError(
-            f"the position table of model.safetensors in {folder} has {table.ndim} dimensions, 2 are needed; copy or "
-            "convert the checkpoint again."
+            f"the position table of model.safetensors in {folder} has {count_of(table.ndim, 'dimension')}, 2 are "
+            "needed; copy or convert the checkpoint again."
         )
     rows, width = table.shape
     if rows != config.max_position_embeddings:

@@ -8,6 +8,7 @@ import textwrap
 from PIL import Image, ImageDraw, ImageFont
 
 from debias_sd.comparison import Comparison, Panel
+from debias_sd.counts import count_of
 
 ZOOM = 6
 MARGIN, TEXT_WIDTH, GAP, LINE = 28, 470, 22, 21
@@ -61,9 +62,9 @@ def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: ImageF
 
 def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Comparison, panel: Panel, x: int) -> None:
     """Title, score and picture of one panel, its left edge at `x`."""
-    done, judged = comparison.total(panel)
+    score = f"{comparison.total_in_words(panel)} drawn" if comparison.total(panel)[1] else "not judged"
     pen.text((x, MARGIN - 6), panel.title, fill=INK, font=_font(24))
-    pen.text((x, MARGIN + 24), f"reads {panel.window} tokens · {done} of {judged} drawn", fill=SOFT, font=_font(16))
+    pen.text((x, MARGIN + 24), f"reads {panel.window} tokens · {score}", fill=SOFT, font=_font(16))
     side = panel.image.shape[0] * ZOOM if panel.image.shape[0] <= 64 else 288
     how = Image.Resampling.NEAREST if panel.image.shape[0] <= 64 else Image.Resampling.LANCZOS
     picture = Image.fromarray(panel.image).resize((side, side), how)
@@ -74,7 +75,10 @@ def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Compar
 def _draw_intro(pen: ImageDraw.ImageDraw, comparison: Comparison, y: int) -> None:
     count, end = len(comparison.sentences), max([0, *(s.last for s in comparison.sentences)])
     pen.text((MARGIN, MARGIN - 6), "One prompt, one seed", fill=INK, font=_font(24))
-    lines = [f"{count} sentences, {end} tokens, seed {comparison.seed}.", "Which sentences made it into each picture,"]
+    lines = [
+        f"{count_of(count, 'sentence')}, {count_of(end, 'token')}, seed {comparison.seed}.",
+        "Which sentences made it into each picture,",
+    ]
     lines.append("as read back from the pixels?")
     for number, text in enumerate(lines):
         pen.text((MARGIN, MARGIN + 28 + 22 * number), text, fill=SOFT, font=_font(17))
@@ -112,7 +116,7 @@ def draw_panels(comparison: Comparison) -> Image.Image:
             ended = True
         y += row.height
     if hidden:
-        pen.text((MARGIN + 30, y + 7), f"and {hidden} more sentences", fill=SOFT, font=font)
+        pen.text((MARGIN + 30, y + 7), f"and {count_of(hidden, 'sentence')} more", fill=SOFT, font=font)
     return canvas
 
 

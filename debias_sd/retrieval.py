@@ -17,6 +17,7 @@ import torch
 from transformers import CLIPModel, CLIPTokenizer
 
 from debias_sd.captions import PROBES
+from debias_sd.counts import count_of
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.metrics import RetrievalRanks, mean_rank, median_rank, recall_at, retrieval_ranks
@@ -52,16 +53,24 @@ class DualEncoder:
         return tokenize(self.tokenizer, texts, length=self.window, pad_id=_TRAINING_PAD)
 
 
-def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa") -> DualEncoder:
-    """Load a `CLIPModel` folder or embedded name; ValueError when it is missing or has no image tower."""
+def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa", use: str = "retrieval") -> DualEncoder:
+    """Load a `CLIPModel` folder or embedded name; ValueError when it is missing or has no image tower.
+
+    `attention` is transformers' name of a kind of it; `use` says in an error what the folder was to be used for.
+    """
     folder = find_encoder_folder(folder)
     try:
         kind = json.loads((folder / "config.json").read_text()).get("model_type")
     except (OSError, ValueError, AttributeError):  # AttributeError: JSON, but no object
         raise ValueError(f"folder {folder} holds no readable config.json; give the folder of a CLIPModel.") from None
+    if str(kind).startswith("siglip"):
+        raise ValueError(
+            f"folder {folder} holds a {kind} model, {use} on the embedded world's scenes is for a CLIPModel; measure a "
+            "SigLIP on a set: --data KIND:PATH."
+        )
     if kind != "clip":
         raise ValueError(
-            f"folder {folder} holds a {kind} model, retrieval needs a CLIPModel with its image tower; give the folder "
+            f"folder {folder} holds a {kind} model, {use} needs a CLIPModel with its image tower; give the folder "
             "that training wrote, or convert the checkpoint with it: debias-sd convert SRC DST --image-tower."
         )
     tokenizer = TextEncoder.load(folder).tokenizer  # names every fault of the text side
@@ -76,8 +85,8 @@ def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa") -> DualEnc
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise ValueError(
-            f"model.safetensors in {folder} lacks {len(missing)} tensors, {missing[0]} first, retrieval needs both "
-            "towers; give the folder that training wrote."
+            f"model.safetensors in {folder} lacks {count_of(len(missing), 'tensor')}, {missing[0]} first, {use} "
+            "needs both towers; give the folder that training wrote."
         )
     return DualEncoder(model.eval().float(), tokenizer, folder)
 

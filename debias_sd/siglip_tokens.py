@@ -14,6 +14,8 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from debias_sd.counts import count_of
+
 
 def siglip_rows(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, length: int | None) -> list[list[int]]:
     """Return the ids of each text with its end token, not padded; cut to `length` where one is given."""
@@ -37,8 +39,8 @@ def pad_rows(
         front = fronts[number] if fronts is not None else 0
         if not 0 <= front <= length - len(row):
             raise ValueError(
-                f"row {number} has {len(row)} tokens and {front} front pads, {length} positions have room for both "
-                "together; ask for fewer or shorten the text."
+                f"row {number} has {count_of(len(row), 'token')} and {count_of(front, 'front pad')}, more than "
+                f"{length} positions hold; ask for fewer or shorten the text."
             )
         ids[number, front : front + len(row)] = torch.tensor(row, dtype=torch.long)
     return ids

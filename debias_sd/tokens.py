@@ -15,6 +15,8 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from debias_sd.counts import count_of
+
 CONTEXTS = (77, 248)
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
@@ -93,8 +95,8 @@ def front_pad(
     if bool(((counts < 0) | (counts > n_post)).any()):
         row = int(((counts < 0) | (counts > n_post)).nonzero()[0])
         raise ValueError(
-            f"row {row} asks for {int(counts[row])} front pads, allowed are 0 to {int(n_post[row])}, the slots behind "
-            "its end token; ask for fewer or shorten the text."
+            f"row {row} asks for {count_of(int(counts[row]), 'front pad')}, allowed are 0 to {int(n_post[row])}, the "
+            "slots behind its end token; ask for fewer or shorten the text."
         )
     slots = torch.arange(ids.shape[1], device=ids.device)[None]
     is_front = (slots >= 1) & (slots <= counts[:, None])

@@ -6,7 +6,7 @@ import torch
 from diffusers import StableDiffusionPipeline
 from tiny import edit_json, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd import encode_prompt, encoder_folder
+from debias_sd import encode_prompt, encoder_folder, load_encoder, stretch_encoder, with_text_encoder
 from debias_sd.pipelines.base import find_base
 from debias_sd.pipelines.load import load_debias_pipeline
 
@@ -157,9 +157,9 @@ def test_a_pipeline_that_was_saved_with_a_lora_in_its_encoders_place_is_told(tmp
     [
         ({"encoder2": "stretched"}, "encoder2 is no option of load_debias_pipeline.*did you mean encoder_2"),
         ({"min_position": 77}, "did you mean min_positions"),
-        ({"torch_dtype": "float16"}, "torch_dtype is 'float16', allowed is a dtype of torch; give one"),
-        ({"dtype": "auto"}, "torch_dtype is 'auto', allowed is a dtype of torch"),
-        ({"torch_dtype": {"unet": "half"}}, "torch_dtype is 'half', allowed is a dtype of torch"),
+        ({"torch_dtype": "float16"}, "torch_dtype is 'float16', allowed are .*; give one"),
+        ({"dtype": "auto"}, "torch_dtype is 'auto', allowed are torch.float32"),
+        ({"torch_dtype": {"unet": "half"}}, "torch_dtype is 'half', allowed are torch.float32"),
     ],
 )
 def test_an_option_that_diffusers_would_pass_over_is_told(base_folder, options, sentence):
@@ -167,8 +167,51 @@ def test_an_option_that_diffusers_would_pass_over_is_told(base_folder, options, 
         load_debias_pipeline(base_folder, "stretched", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"device_map": "auto"}, "NotImplementedError: auto not supp"), ({"quantization_config": 1}, "ValueError")],
+)
+def test_what_diffusers_says_of_an_option_is_told(base_folder, options, reason):
+    with pytest.raises(ValueError, match=rf"is damaged or incomplete .{reason}.* or an option is none for it") as told:
+        load_debias_pipeline(base_folder, "stretched", **options)
+    assert "\n" not in str(told.value)
+
+
+ENCODER = tiny_encoder()
+
+
+@pytest.mark.parametrize(
+    ("use", "sentence"),
+    [
+        (lambda base: load_debias_pipeline(base, ENCODER.model), "an encoder is of type CLIPTextModel, allowed are"),
+        (lambda base: load_debias_pipeline(base, False), "an encoder is of type bool, allowed are a folder"),
+        (lambda base: load_debias_pipeline(base, "stretched", encoder_2=["a"]), "an encoder is of type list"),
+        (
+            lambda base: load_debias_pipeline(tiny_sd_pipeline(), ENCODER),
+            "base is of type StableD.* there is with_text",
+        ),
+        (lambda base: load_debias_pipeline(base, base), "config.json does not exist; .* is a whole pipeline"),
+        (lambda base: load_debias_pipeline(base, base / "text_encoder"), "text_encoder has no tokenizer files; copy"),
+        (
+            lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.int8),
+            "torch_dtype is torch.int8, allowed",
+        ),
+        (lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.float8_e4m3fn), "is torch.float8_e4m3fn"),
+        (lambda base: load_debias_pipeline(base, ENCODER, min_positions="77"), "min_positions is '77', a whole number"),
+        (lambda base: with_text_encoder(tiny_sd_pipeline(), "base"), "encoder is 'base', which is StableD"),
+        (lambda base: load_encoder(None), "encoder is a NoneType, allowed are a folder, a name or a hub id"),
+        (lambda base: stretch_encoder(tiny_sd_pipeline()), "model is of type StableDiffusionPipeline, .*'stretched'"),
+    ],
+)
+def test_what_is_of_another_kind_is_told_in_one_sentence(base_folder, use, sentence):
+    with pytest.raises(ValueError, match=sentence) as told:
+        use(base_folder)
+    assert "\n" not in str(told.value)
+    assert str(told.value).endswith(".")
+
+
 def test_a_base_without_an_encoder_named_is_told(base_folder):
-    with pytest.raises(ValueError, match="no encoder is named for .*'stretched' .*or 'base'"):
+    with pytest.raises(ValueError, match="no encoder is named for .*'stretched' .* or, while loading, 'base'"):
         load_debias_pipeline(base_folder)
     assert load_debias_pipeline(base_folder, "stretched").tokenizer.model_max_length == 248
 

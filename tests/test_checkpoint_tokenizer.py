@@ -68,7 +68,7 @@ def test_tokenizers(folder, file, tmp_path):
     world = tmp_path / "world"
     build_tokenizer(77).save_pretrained(world)
     with pytest.raises(
-        ValueError, match=r"\(tokenizer files of world\) has \d+ tokens and the encoder 49408; give the"
+        ValueError, match=r"\(tokenizer files of world\) has \d+ tokens and the encoder 49,408; give the"
     ):
         convert(file, tmp_path, tokenizer=world)
     with pytest.raises(ValueError, match=r"has no tokenizer files; give the folder that holds tokenizer\.json"):

@@ -63,8 +63,8 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
     assert all(len(pairs) == 6 for pairs in report.extra["differences_of_pictures"].values())
     assert len(report.extra["agreement"]) == 3
     assert [judge["sha256"] for judge in report.extra["judges"].values()]
-    assert "1 empty prompts left out" in said.err
-    assert "1 prompts stand there again" in said.err
+    assert "1 prompt without text left out" in said.err
+    assert "1 prompt repeated, and kept" in said.err
     assert said.err.count("is not calibrated, its marks are a guess") == 3
     assert said.out.count("late details drawn") == 12
     kept = sorted(path.name for path in (tmp_path / "kept" / "long-s0").iterdir())
@@ -134,6 +134,42 @@ def test_the_checker_is_the_judge_of_the_worlds_pictures_where_none_is_named(wor
     assert "floor" not in scores[1]
 
 
+def test_a_judge_that_can_never_say_drawn_has_no_share_in_the_terminal(world, tmp_path, capsys):
+    judge, calibration = f"clip:{world / 'world-clip'}", tmp_path / "judge.json"
+    assert main(["calibrate", "--judge", judge, "--count", "8", "--samples", "9", "--out", str(calibration)]) == 0
+    content = json.loads(calibration.read_text())
+    (about,) = content["encoders"].values()
+    about["thresholds"]["drawn"] = None
+    calibration.write_text(json.dumps(content))
+    options = ["--judge", "checker", "--judge", judge, "--calibration", calibration, "--count", 2, "--no-floor"]
+    capsys.readouterr()
+    assert fidelity(world, tmp_path / "r.json", *options, base="world", encoders=("own=base",)) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("own: late details")]
+    assert lines[0].startswith("own: late details drawn ")
+    assert lines[0].endswith(", by checker")
+    words = "own: late details never drawn, 0 is no measurement, only the mean scores are one, mean score "
+    assert lines[1].startswith(words)
+
+
+def test_a_faulty_encoder_is_told_before_pictures_of_the_others_are_drawn(world, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    options = [
+        "--prompts",
+        world / "prompts.jsonl",
+        "--judge",
+        f"clip:{world / 'clip'}",
+        "--pictures",
+        tmp_path / "kept",
+    ]
+    for folder, sentence in (
+        (tmp_path / "empty", "config.json does not exist"),
+        (world / "world-clip", "wide and text_"),
+    ):
+        assert fidelity(world, tmp_path / "r.json", *options, encoders=("own=base", f"other={folder}")) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
+
+
 def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_path, capsys):
     (tmp_path / "short.txt").write_text("A red cat.\nA blue dog, detailed\n8k\n")
     options = ["--prompts", tmp_path / "short.txt", "--judge", f"clip:{world / 'clip'}"]
@@ -165,6 +201,8 @@ def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_
             "sd",
             "report x.json does not exist",
         ),
+        (["--judge", "checker", "--calibration", "x.json"], "world", "--calibration is for judges that are models"),
+        (["--prompts", "PROMPTS", "--calibration", "x.json"], "world", "--calibration is for judges that are models"),
         (["--pictures", "x"], "world", "--pictures goes with --prompts or --judge"),
         ([], "sd", "pictures of this base are not the embedded world's"),
     ],

@@ -63,6 +63,17 @@ def test_marks_say_drawn_missing_not_read_and_not_judged():
     comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
     assert comparison.mark(comparison.panels[0], 0) == "not judged"
     assert comparison.total(comparison.panels[0])[1] == 1
+    assert comparison.total_in_words(comparison.panels[0]) == "0 of 1"
+
+
+def test_a_comparison_that_nothing_judged_has_no_score():
+    """0 of 0 would look like a measurement."""
+    vague = "A quiet evening."
+    comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
+    assert comparison.total(comparison.panels[0]) == (0, 0)
+    (row,) = [line for line in table_of(comparison).splitlines() if "sentences drawn" in line]
+    assert row.split() == ["sentences", "drawn", "not", "judged"]
+    assert draw_panels(comparison).size[0] > 288
 
 
 def test_half_a_summary_is_counted():

@@ -68,11 +68,11 @@ def test_a_list_is_scanned_in_pieces_of_any_size(tmp_path, options, chunk):
     [
         ("", "is no JSON list"),
         ('{"a": 1}', "is no JSON list"),
-        ("[", "ends within its list, after 0 whole records; copy it again."),
-        ('[{"a": 1}, {"b": "tex', "ends within its list, after 1 whole records; copy it again."),
+        ("[", "ends within its list, after 0 records; copy it again."),
+        ('[{"a": 1}, {"b": "tex', "ends within its list, after 1 record; copy it again."),
         ('[{"a": 1},', "ends within its list, after "),
-        ('[{"a": 1} {"b": 2}]', "is not JSON near byte 9, after 0 whole records; copy it again."),
-        ('[{"a": 1}, {"b": }]', "is not JSON near byte 17, after 1 whole records; copy it again."),
+        ('[{"a": 1} {"b": 2}]', "is not JSON near byte 9, after 0 records; copy it again."),
+        ('[{"a": 1}, {"b": }]', "is not JSON near byte 17, after 1 record; copy it again."),
     ],
 )
 def test_a_damaged_list_is_named_with_its_place(tmp_path, content, message):

@@ -104,8 +104,8 @@ def test_t2i_compbench_reads_prompts_and_numbers_from_names(world, tmp_path, cap
     options = {"layout": "t2i-compbench", "prompts": world / "prompts.txt", "out": tmp_path / "set"}
     code, _, err = call(capsys, world, "--seeds", 0, 1, **options)
     assert code == 0, err
-    assert "1 prompts hold what no file name can (/ _ .png): its judges read a space in its place." in err
-    assert "1 empty prompts left out" in err
+    assert "1 prompt with what no file name can hold (/ _ .png): the judges read spaces there." in err
+    assert "1 prompt without text left out" in err
     names = os.listdir(tmp_path / "set" / "samples")
     names.sort(key=lambda name: int(name.split("_")[-1].split(".")[0]))  # as BLIP_vqa.py does
     assert [name.split("_")[0] for name in names] == [file_name_of(prompt) for prompt in PROMPTS for _ in range(2)]
@@ -175,7 +175,7 @@ def test_an_encoder_of_77_tokens_reads_longer_prompts_as_asked(world, tmp_path, 
         given = ("--layout", "dpg", "--prompts", tmp_path / "prompts.txt", "--past-77", way)
         code, _, err = call(capsys, world, "--encoder", "base", *given, out=tmp_path / way)
         assert code == 0, err
-        assert ("1 prompts are longer than the window of 77 tokens and are cut." in err) == (way == "cut")
+        assert ("1 prompt longer than the window of 77 tokens: cut." in err) == (way == "cut")
         manifest = json.loads((tmp_path / way / "manifest.json").read_text())
         found[way] = (manifest["settings"]["window"], manifest["settings"]["in_windows"])
     assert found == {"cut": (77, False), "windows": (77, True), "stretched": (248, True)}

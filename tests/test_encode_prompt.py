@@ -92,7 +92,7 @@ def test_any_prompt_gives_a_picture_without_a_warning(base, prompt, caplog):
     [
         ({"prompt": SHORT, "window": 248}, "window is 248, this text encoder reads 3 to 77 tokens"),
         ({"prompt": SHORT, "window": 2}, "window is 2,"),
-        ({"prompt": ["a", "b"], "negative_prompt": ["c"]}, "2 prompts come with 1 negative prompts"),
+        ({"prompt": ["a", "b"], "negative_prompt": ["c"]}, "2 prompts and 1 text for its negative are given"),
         ({"prompt": []}, "0 prompts"),
         ({"prompt": [1]}, "of type int, allowed is str"),
         ({"prompt": "a \udc80"}, "not valid text"),

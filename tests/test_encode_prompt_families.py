@@ -247,7 +247,7 @@ def test_siblings_of_sdxl(kind):
     [
         ("sd", {"prompt_2": "dog"}, "prompt_2 is for text encoder 2 and this pipeline has 1; leave it out"),
         ("refiner", {"negative_prompt": "a", "negative_prompt_2": "b"}, "negative_prompt_2 is for text encoder 2"),
-        ("sdxl", {"prompt_2": ["a", "b"]}, "1 prompts come with 2 prompts for another text encoder"),
+        ("sdxl", {"prompt_2": ["a", "b"]}, "1 prompt and 2 texts for another text encoder are given"),
         ("sdxl", {"negative_prompt_2": "b"}, "comes without negative_prompt; give both"),
         ("flux", {"clip_skip": 1}, "FLUX reads no layers of its CLIP encoder; leave clip_skip out"),
         ("sd", {"clip_skip": 4}, "clip_skip is 4, this pipeline can leave out 0 to 3 layers"),

@@ -159,6 +159,15 @@ def flatten_positions(folder):
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def quantise(dtype, name="text_model.encoder.layers.0.self_attn.q_proj.weight"):
+    def spoil(folder):
+        state = load_file(folder / "model.safetensors")
+        state[name] = state[name].to(dtype)
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return spoil
+
+
 def other_tokenizer(folder):
     tokenizer = clip_tokenizer(248)
     tokenizer.add_tokens(["<toy>"])
@@ -180,11 +189,11 @@ FAULTS = {
         lambda folder: edit_json(folder / "tokenizer_config.json", model_max_length=77),
         "reads 77 tokens, its encoder has 248 positions",
     ),
-    "other tokenizer": (other_tokenizer, "has 49409 tokens and its encoder 49408"),
+    "other tokenizer": (other_tokenizer, "has 49,409 tokens and its encoder 49,408"),
     "end token": (lambda folder: edit_json(folder / "config.json", eos_token_id=7), "49407 .* eos_token_id 7"),
     "truncated": (truncate, "model.safetensors is truncated or damaged"),
     "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "is truncated or damaged"),
-    "lost tensor": (drop_tensor, "lacks 1 tensors of the text tower, .*final_layer_norm.bias first"),
+    "lost tensor": (drop_tensor, "lacks 1 tensor of the text tower, .*final_layer_norm.bias first"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors does not exist"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json does not exist"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json is not readable JSON"),
@@ -204,7 +213,19 @@ FAULTS = {
         "holds 16 tensors that its config.json has no place for, encoder.layers.2",
     ),
     "unknown activation": (lambda folder: edit_json(folder / "config.json", hidden_act="x"), "does not fit its config"),
-    "flat positions": (flatten_positions, "has 1 dimensions, 2 are needed"),
+    "flat positions": (flatten_positions, "has 1 dimension, 2 are needed"),
+    "fp8": (
+        quantise(torch.float8_e4m3fn),
+        "q_proj.weight of .* is torch.float8_e4m3fn, allowed are float32, float16 and",
+    ),
+    "int8": (
+        quantise(torch.int8),
+        "q_proj.weight of .* is torch.int8, allowed are float32, .*; take unquantised weights",
+    ),
+    "fp8 positions": (
+        quantise(torch.float8_e5m2, "text_model.embeddings.position_embedding.weight"),
+        "is torch.float8_e5m2, allowed are",
+    ),
     "bad provenance": (lambda folder: (folder / "provenance.json").write_text("[1]"), "is not a JSON object"),
     "bad words": (lambda folder: (folder / "known_words.json").write_text("{}"), "is not a JSON list of words"),
 }

@@ -192,6 +192,17 @@ def test_a_vocabulary_of_the_same_size_with_other_words_is_told():
         with_text_encoder(tiny_sd_pipeline(), encoder)
 
 
+def test_a_vocabulary_that_is_cut_in_another_way_is_told():
+    """The same words with the same ids, and no merges: every text falls into letters."""
+    tokenizer = clip_tokenizer(248)
+    other = CLIPTokenizer(vocab=tokenizer.get_vocab(), merges=[], model_max_length=248, pad_token="<|endoftext|>")
+    assert other("cat").input_ids != tokenizer("cat").input_ids
+    with pytest.raises(
+        ValueError, match="merges letters to them in another order, so it cuts texts into other tokens;"
+    ):
+        with_text_encoder(tiny_sd_pipeline(), TextEncoder(tiny_encoder().model, other))
+
+
 def test_an_encoder_and_a_tokenizer_that_do_not_belong_together_are_told(tmp_path):
     tiny_sdxl().save_pretrained(tmp_path)
     long = tiny_encoder()

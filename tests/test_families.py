@@ -20,14 +20,23 @@ UNET, SD3, FLUX = (
 INDEXES = {
     "Stable Diffusion": {"text_encoder": CLIP, "tokenizer": TOKENIZER, "unet": UNET, "requires_safety_checker": False},
     "Stable Diffusion XL": {
-        "text_encoder": CLIP, "text_encoder_2": PROJECTED, "unet": UNET, "force_zeros_for_empty_prompt": True,
+        "text_encoder": CLIP, "text_encoder_2": PROJECTED, "unet": UNET,
+        "tokenizer": TOKENIZER, "tokenizer_2": TOKENIZER,
+        "force_zeros_for_empty_prompt": True,
         "image_encoder": NOTHING,
     },
-    "Stable Diffusion XL refiner": {"text_encoder": NOTHING, "text_encoder_2": PROJECTED, "unet": UNET},
-    "Stable Diffusion 3": {
-        "text_encoder": PROJECTED, "text_encoder_2": PROJECTED, "text_encoder_3": T5, "transformer": SD3
+    "Stable Diffusion XL refiner": {
+        "text_encoder": NOTHING, "text_encoder_2": PROJECTED, "unet": UNET,
+        "tokenizer": NOTHING, "tokenizer_2": TOKENIZER,
     },
-    "FLUX": {"text_encoder": CLIP, "text_encoder_2": T5, "transformer": FLUX},
+    "Stable Diffusion 3": {
+        "text_encoder": PROJECTED, "text_encoder_2": PROJECTED, "text_encoder_3": T5, "transformer": SD3,
+        "tokenizer": TOKENIZER, "tokenizer_2": TOKENIZER, "tokenizer_3": TOKENIZER,
+    },
+    "FLUX": {
+        "text_encoder": CLIP, "text_encoder_2": T5, "transformer": FLUX,
+        "tokenizer": TOKENIZER, "tokenizer_2": TOKENIZER,
+    },
 }  # fmt: skip
 
 # Encoder, tokenizer, kind, layer, pooled: what diffusers' own encode_prompt reads.
@@ -111,6 +120,17 @@ def test_other_families_are_told_in_one_sentence(name):
     assert text.startswith(name)
     assert has in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize("absent", ["left out", NOTHING])
+def test_an_encoder_without_its_tokenizer_is_told(name, absent):
+    for encoder, tokenizer, *_ in SLOTS[name]:
+        parts = INDEXES[name] | {tokenizer: absent}
+        if absent == "left out":
+            del parts[tokenizer]
+        with pytest.raises(ValueError, match=f"^x has a {encoder} and no {tokenizer}, as {name} has; give a pipeline"):
+            family_of(parts, "x")
 
 
 @pytest.mark.parametrize("use", ["encode_prompt", "count_tokens", "describe_encoders", "with_text_encoder"])

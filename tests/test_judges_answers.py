@@ -159,7 +159,7 @@ def test_folders_that_are_no_judge_are_named(folders, tmp_path):
     with pytest.raises(ValueError, match="cannot be loaded by AutoModelForImageTextToText"):
         load_judge(f"vqa:{tmp_path / 'clip'}")
     short = with_weights(folders["chat"], tmp_path / "short", lambda t: t.pop("language_model.lm_head.weight"))
-    with pytest.raises(ValueError, match="lack 1 tensors, lm_head.weight first"):
+    with pytest.raises(ValueError, match="lack 1 tensor, lm_head.weight first"):
         load_judge(f"vqa:{short}")
     captions = shutil.copytree(folders["blip"], tmp_path / "captions")
     edit_json(captions / "config.json", architectures=["BlipForConditionalGeneration"])

@@ -22,11 +22,11 @@ def test_texts_are_shared_until_an_encoder_has_its_own():
 @pytest.mark.parametrize(
     ("given", "options", "sentence"),
     [
-        ((["a", "b"], ["c"]), {"readers": 2}, "2 prompts come with 1 prompts for another text encoder; give one for"),
+        ((["a", "b"], ["c"]), {"readers": 2}, "2 prompts and 1 text for another text encoder are given; give one for"),
         (
             (["a"],),
             {"readers": 1, "size": 2, "side": "negative_prompt"},
-            "2 prompts come with 1 negative prompts; give",
+            "2 prompts and 1 text for its negative are given; give",
         ),
         (([],), {"readers": 1}, "0 prompts are given; give one or more"),
         ((None,), {"readers": 1}, "a prompt is of type NoneType, allowed is str or a list of str; give text"),

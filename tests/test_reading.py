@@ -108,7 +108,7 @@ def test_what_stands_behind_the_window_is_not_read(world):
     short, long = read.encoders["short"], read.encoders["long"]
     assert short["cut"] > 0
     assert long["cut"] == 0
-    assert any("captions are longer than the window of short" in note for note in read.notes)
+    assert any("longer than the window of short" in note for note in read.notes)
     for result, is_read in ((short, False), (long, True)):
         for found in (result["drop"]["change"], result["swap"]["change"], result["attention"]["relative_all_layers"]):
             assert (found["by_sentence"]["mean"][9] > 1e-7) == is_read
@@ -141,7 +141,7 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
     code, said, err = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
     assert code == 0, err
     assert said.count("last quarter against an average place (1): attention ") == 4
-    assert "mine.jsonl: 1 empty captions left out." in err
+    assert "mine.jsonl: 1 caption without text left out." in err
     report = Report.read(tmp_path / "r.json")
     assert report.kind == "reading"
     assert {label: found["captions"] for label, found in report.encoders["siglip"]["reading"].items()} == {

@@ -116,7 +116,7 @@ def test_longer_captions_are_cut_with_their_end_token_and_counted(folder, tmp_pa
     records = ListedRecords("own", tuple(Record(f"{n}", tmp_path / "a.png", (text,)) for n in range(2)))
     result = measure(folder, records)
     assert result.encoders["one"]["sets"]["own"]["probes"]["keep"]["tokens"]["cut"] == 2
-    assert "own: 2 captions are longer than the window of one and were cut, their end token kept." in result.notes
+    assert "own: 2 captions longer than the window of one: cut, the end token kept." in result.notes
 
 
 def test_pictures_that_cannot_be_read_are_left_out_and_counted(folder, tmp_path):

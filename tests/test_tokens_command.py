@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tiny import LONG_PROMPT, clip_tokenizer, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sd3
+from tiny_siglip import make_siglip
 
 from debias_sd import cli, count_tokens
 from debias_sd.commands.token_picture import Screen, picture
@@ -111,6 +112,8 @@ def test_a_pipeline_shows_all_of_its_encoders(models, capsys):
         (("a cat", "--encoder", "/no/such"), "encoder folder /no/such does not exist"),
         ((), "give one prompt"),
         (("  ",), "the prompt is empty"),
+        (("a cat", "--encoder", "{listed}"), "is a whole pipeline; give it as --base, which reads all of"),
+        (("a cat", "--encoder", "{siglip}"), "model_type 'siglip', allowed are 'clip' and"),
         (("a cat", "--base", "{broken}"), "tokenizer files in {broken}/tokenizer_3 are damaged; copy them again."),
         (("a cat", "--base", "{listed}"), "is not a JSON object; copy the folder again."),
     ],
@@ -120,9 +123,12 @@ def test_a_fault_is_one_sentence(tmp_path, capsys, arguments, sentence):
     if "broken" in sentence:
         tiny_sd3().save_pretrained(broken)
         (broken / "tokenizer_3" / "tokenizer.json").write_text("{")
+    siglip = tmp_path / "siglip"
+    if "siglip" in sentence:
+        make_siglip(siglip, "own")
     listed.mkdir()
     (listed / "model_index.json").write_text("[]")
-    places = {"broken": broken, "listed": listed}
+    places = {"broken": broken, "listed": listed, "siglip": siglip}
     code, said, err = call(capsys, *(argument.format(**places) for argument in arguments))
     assert (code, said, err.count("\n")) == (2, "", 1)
     assert sentence.format(**places) in err

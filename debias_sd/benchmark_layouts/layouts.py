@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from debias_sd.counts import count_of
 from debias_sd.prompts.files import ListedPrompt
 
 LONGEST_NAME = 255  # bytes of a file's name on the disks that people have
@@ -104,9 +105,9 @@ def plan_t2i_compbench(prompts: Sequence[ListedPrompt], seeds: int) -> list[Plan
         longest = f"{name}_{number * seeds + seeds:06d}.png"
         if not name or len(longest.encode()) > LONGEST_NAME:
             raise ValueError(
-                f"prompt {prompt.id} ({prompt.text[:40]!r}) has {len(name.encode())} bytes as a file's name, allowed "
-                f"are 1 to {LONGEST_NAME - len(longest) + len(name)}; T2I-CompBench's judges read the prompt from that "
-                "name: shorten it, or use --layout dpg."
+                f"prompt {prompt.id} ({prompt.text[:40]!r}) has {count_of(len(name.encode()), 'byte')} as a file's "
+                f"name, allowed are 1 to {LONGEST_NAME - len(longest) + len(name)}; T2I-CompBench's judges read the "
+                "prompt from that name: shorten it, or use --layout dpg."
             )
         names = tuple(f"samples/{name}_{number * seeds + place:06d}.png" for place in range(seeds))
         planned.append(Planned(prompt, names))

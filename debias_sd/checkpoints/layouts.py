@@ -16,6 +16,7 @@ from torch import Tensor
 
 from debias_sd.checkpoints.keys import State, shown, text_from_openai, text_to_openai
 from debias_sd.checkpoints.reading import ANCHOR, Source
+from debias_sd.counts import count_of
 
 TRAINED = "positional_embedding_res"  # Long-CLIP's second table
 _TEXT = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
@@ -153,7 +154,9 @@ def _choose(source: Source, places: list[_Place], part: int | None) -> _Place:
         raise ValueError(_nothing_found(source))
     if part is None and len(places) > 1:
         names = ", ".join(f"{number} ({shown(place.prefix.rstrip('.'))})" for number, place in enumerate(places, 1))
-        raise ValueError(f"{source.name} holds {len(places)} text encoders; choose one with --part: {names}.")
+        raise ValueError(
+            f"{source.name} holds {count_of(len(places), 'text encoder')}; choose one with --part: {names}."
+        )
     if part is not None and not 1 <= part <= len(places):
         raise ValueError(f"--part is {part}, {source.name} holds {len(places)}; give 1 to {len(places)}.")
     return places[(part or 1) - 1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from debias_sd.checkpoints.architecture import open_clip_folder
+from debias_sd.counts import count_of
 from debias_sd.tokens import spell_out_special_tokens
 
 VOCABULARY = 49408
@@ -44,8 +45,8 @@ def settle_tokenizer(
         )
     if len(tokenizer) != vocabulary:
         raise ValueError(
-            f"the tokenizer ({origin}) has {len(tokenizer)} tokens and the encoder {vocabulary}; give the encoder's "
-            "own by --tokenizer."
+            f"the tokenizer ({origin}) has {count_of(len(tokenizer), 'token')} and the encoder {vocabulary:,}; give "
+            "the encoder's own by --tokenizer."
         )
     tokenizer.model_max_length = positions
     if target is not None:

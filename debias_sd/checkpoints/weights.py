@@ -12,6 +12,7 @@ from torch import Tensor
 from debias_sd.checkpoints.keys import State, vision_to_openai
 from debias_sd.checkpoints.layouts import TRAINED, Tower
 from debias_sd.checkpoints.reference import count_blocks
+from debias_sd.counts import count_of
 from debias_sd.positions import KEEP, merge_position_tables, stretch_positions
 
 TABLES = ("trained", "published")
@@ -100,7 +101,8 @@ def _table_choice(name: str, text: State, positions: str) -> State:
 def _stretched(name: str, table: Tensor) -> Tensor:
     if len(table) > 77 or len(table) < KEEP + 2:
         raise ValueError(
-            f"{name}: this file has {len(table)} positions, --stretch is for {KEEP + 2} to 77; leave it out."
+            f"{name}: this file has {count_of(len(table), 'position')}, --stretch is for {KEEP + 2} to 77; "
+            "leave it out."
         )
     return stretch_positions(table)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
+from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
     import torch
@@ -125,4 +126,4 @@ def _say(name: str, found: dict[str, Any]) -> None:
             say(f"  {mark} {'from' if mark == 'drawn' else 'below'} {threshold:.3f}: {words}")
     missed = sum(found["not_judged"].values())
     if missed:
-        warn(f"{name} could not judge {missed:,} of {missed + found['claims_judged']:,} sentences.")
+        warn(f"{name} could not judge {missed:,} of {count_of(missed + found['claims_judged'], 'sentence')}.")

@@ -13,6 +13,7 @@ from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
+from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,10 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = read_prompt_file(arguments.prompts)
     planned = layout.plan(found.first(arguments.count).prompts, len(seeds))
     if found.empty:
-        warn(f"{arguments.prompts}: {found.empty:,} empty prompts left out.")
+        warn(f"{arguments.prompts}: {count_of(found.empty, 'prompt')} without text left out.")
     renamed = sum(file_name_of(one.prompt.text) != one.prompt.text for one in planned)
     if arguments.layout == "t2i-compbench" and renamed:
-        warn(f"{renamed:,} prompts hold what no file name can (/ _ .png): its judges read a space in its place.")
+        warn(f"{count_of(renamed, 'prompt')} with what no file name can hold (/ _ .png): the judges read spaces there.")
     check_writable(arguments.out / "manifest.json")
     quiet_loading()
     started = time.perf_counter()
@@ -91,9 +92,7 @@ def _draw(made: BenchmarkSet, way: Way, arguments: argparse.Namespace, started: 
     past = sum(_tokens_of(way, planned.prompt.text) > way.pipe.tokenizer.model_max_length for planned in made.planned)
     about["prompts_past_window"] = past
     if past and way.chunk is None:
-        warn(
-            f"{past:,} prompts are longer than the window of {way.pipe.tokenizer.model_max_length} tokens and are cut."
-        )
+        warn(f"{count_of(past, 'prompt')} longer than the window of {way.pipe.tokenizer.model_max_length} tokens: cut.")
     made.write_manifest(complete=False, **about)
 
     def pictures(prompt: str, seeds: Sequence[int]) -> np.ndarray:
@@ -106,8 +105,8 @@ def _draw(made: BenchmarkSet, way: Way, arguments: argparse.Namespace, started: 
     made.write_manifest(complete=True, **about, side=done.side)
     made.tidy()
     say(
-        f"{made.folder}: {len(made.planned):,} prompts with {len(made.seeds)} seeds, {done.drawn:,} drawn and "
-        f"{done.found:,} there already, {time.perf_counter() - started:.0f} s"
+        f"{made.folder}: {count_of(len(made.planned), 'prompt')} with {count_of(len(made.seeds), 'seed')}, "
+        f"{done.drawn:,} drawn and {done.found:,} there already, {time.perf_counter() - started:.0f} s"
     )
     say(f"to judge them, in {made.layout.title}'s own repository: "
         f"{made.layout.judge.format(out=made.folder, side=done.side)}")  # fmt: skip

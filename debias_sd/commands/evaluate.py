@@ -130,7 +130,7 @@ def _attention(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple
     from debias_sd.retrieval import load_dual_encoder
 
     count = arguments.count or 200
-    loaded = {name: load_dual_encoder(folder, attention="eager") for name, folder in encoders.items()}
+    loaded = {name: load_dual_encoder(folder, attention="eager", use="attention") for name, folder in encoders.items()}
     results = {}
     for name, encoder in tqdm(loaded.items(), desc="attention", unit="encoder"):
         results[name] = evaluate_attention(encoder, seed=arguments.seed, count=count)

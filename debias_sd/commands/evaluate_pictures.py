@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
+from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def is_asked_for(arguments: argparse.Namespace) -> bool:
     """Whether fidelity is to be measured on prompts or by judges of the user's choice; ValueError for half of it."""
     asked = arguments.prompts is not None or bool(arguments.judge)
+    if asked and arguments.calibration and set(arguments.judge or [CHECKER]) == {CHECKER}:
+        raise ValueError(
+            "--calibration is for judges that are models, the checker is exact and has no thresholds to choose; leave "
+            "it out, or give --judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
+        )
     for option in OPTIONS:
         if not asked and getattr(arguments, option[2:]):
             raise ValueError(f"{option} goes with --prompts or --judge; give one of them, or leave it out.")
@@ -61,7 +67,7 @@ def is_asked_for(arguments: argparse.Namespace) -> bool:
 
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
-    """Results, settings and the rest of the report. Judges are loaded once first: their faults show before the work."""
+    """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
     from debias_sd.generation.measure import example_pictures, judge_albums
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
@@ -75,6 +81,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         _warn_of_marks(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     _check_judges(arguments, base)
+    _check_encoders(base, encoders)
     judges = judges or [_loader(CHECKER, arguments, device)]
     texts, prompts = own or _worlds_prompts(arguments)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
@@ -117,10 +124,12 @@ def _loader(spec: str, arguments: argparse.Namespace, device: torch.device) -> C
 
 
 def _warn_of_marks(judge: Judge) -> None:
+    from debias_sd.reporting.judged import MEAN_ALONE
+
     if judge.thresholds.source == type(judge.thresholds)().source:
         warn(f"judge {judge.name} is not calibrated, its marks are a guess: debias-sd calibrate --judge {judge.name}")
     if judge.thresholds.drawn is None:
-        warn(f"judge {judge.name} was never sure enough to say drawn in its calibration: read its mean scores alone.")
+        warn(f"judge {judge.name} was never sure enough to say drawn in its calibration: {MEAN_ALONE}.")
 
 
 def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
@@ -129,9 +138,9 @@ def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, An
     from debias_sd.report import hash_texts
 
     found = read_prompt_file(arguments.prompts).first(arguments.count)
-    for count, what in ((found.empty, "empty prompts left out"), (found.repeated, "prompts stand there again")):
+    for count, what in ((found.empty, "without text left out"), (found.repeated, "repeated, and kept")):
         if count:
-            warn(f"{arguments.prompts}: {count:,} {what}.")
+            warn(f"{arguments.prompts}: {count_of(count, 'prompt')} {what}.")
     about = {"prompts": arguments.prompts.name, "empty": found.empty, "repeated": found.repeated}
     return found.texts, about | {"count": len(found.texts), "texts_sha256": hash_texts(found.texts)}
 
@@ -157,6 +166,15 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
             "the checker reads pictures of the embedded world alone, this base draws others; give --judge "
             "clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
+
+
+def _check_encoders(base: DiffusionPipeline, encoders: dict[str, str]) -> None:
+    """ValueError for an encoder that cannot be read or does not fit the base, before the others are drawn."""
+    from debias_sd.encoder import TextEncoder
+    from debias_sd.generation.drawing import ways_for
+
+    for name, source in encoders.items():
+        ways_for(base, name, None if source == OWN else TextEncoder.load(source))
 
 
 def _seeds(arguments: argparse.Namespace) -> list[int]:
@@ -197,7 +215,9 @@ class _Drawn:
             "pictures": {"drawn": album.drawn, "found": album.found, "black": album.black},
         }
         if album.black:
-            warn(f"{way.name}: {album.black} pictures are all black; a safety checker hides what it objects to.")
+            warn(
+                f"{way.name}: {count_of(album.black, 'picture')} all black; a safety checker hides what it objects to."
+            )
 
 
 def _draw(
@@ -239,19 +259,27 @@ def _bars() -> Callable[[str, int], Callable[[int], object]]:
 
 
 def _say_scores(judged: Judged, sentences: Sentences) -> None:
-    """One line an encoder and judge."""
+    """One line an encoder and judge; of a judge that can never say drawn the share is no measurement."""
+    from debias_sd.reporting.judged import MEAN_ALONE, says_drawn
+
     if not sentences.is_late.any():
         warn("every prompt is one sentence, so there are no late details; the reports hold the share of all sentences.")
     for way, by_judge in judged.encoders.items():
         for judge, scores in by_judge.items():
-            interval, floor = scores["late_detail_interval"], scores.get("floor")
-            cells = [f"{way}: late details drawn {_number(scores['late_detail'])} %"]
-            cells += [f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"] if interval else []
-            cells += [f", floor {_number(floor['late_detail'])}"] if floor else []
-            say("".join(cells) + f", mean score {_number(scores['late_score'])}, by {judge}")
+            share = _share(scores) if says_drawn(judged.judges[judge]) else f"late details never drawn, {MEAN_ALONE}"
+            say(f"{way}: {share}, mean score {_number(scores['late_score'])}, by {judge}")
             missed = sum(scores["not_judged"].values())
             if missed:
-                warn(f"{judge} could not judge {missed:,} of {missed + scores['judged']:,} sentences of {way}.")
+                warn(
+                    f"{judge} could not judge {missed:,} of {count_of(missed + scores['judged'], 'sentence')} of {way}."
+                )
+
+
+def _share(scores: dict[str, Any]) -> str:
+    interval, floor = scores["late_detail_interval"], scores.get("floor")
+    cells = [f"late details drawn {_number(scores['late_detail'])} %"]
+    cells += [f" (95 %: {interval[0]:.1f} to {interval[1]:.1f})"] if interval else []
+    return "".join([*cells, f", floor {_number(floor['late_detail'])}" if floor else ""])
 
 
 def _number(value: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from debias_sd.commands import evaluate_sets
 from debias_sd.commands.terminal import say, warn
+from debias_sd.counts import count_of
 
 KIND = "reading"
 
@@ -75,7 +76,7 @@ def _captions_of(arguments: argparse.Namespace, count: int) -> dict[str, list[st
     for path in arguments.captions or []:
         found = read_prompt_file(path)
         if found.empty:
-            warn(f"{path}: {found.empty:,} empty captions left out.")
+            warn(f"{path}: {count_of(found.empty, 'caption')} without text left out.")
         sets[_free(path.stem, sets)] = found.first(count).texts
     return sets
 
@@ -106,4 +107,6 @@ def _late(result: dict[str, Any]) -> str:
         last = measured["by_quarter"]
         if last["places"] and last["places"][-1] == "4":
             parts.append(f"{words} {last['mean'][-1]:.2f}")
+    if not parts:
+        return "no caption has four sentences, so there is no last quarter; the report has the places that are there"
     return "last quarter against an average place (1): " + ", ".join(parts)

@@ -73,7 +73,7 @@ def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> 
     processes = Processes.start()
     embedders = {}
     for name, folder in encoders.items():
-        towers = load_towers(folder, device=device)
+        towers = load_towers(folder, device=device, use=arguments.kind)
         embedders[name] = Embedder(towers, _cache(towers, arguments), processes)
     processes.gather([None])  # every process has read the cache before the first one adds to it
     return Running(embedders, processes, device)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say
+from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
     import torch
@@ -97,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     counted = count_tokens(pipe, prompt, lengths=(window,), weighting=arguments.weighting)["text_encoder"]
     windows = max(1, len(counted.readings[window].windows))
     say(
-        f"{out}: {image.width}x{image.height}, {counted.tokens} tokens in {windows} window{'s' * (windows > 1)} of "
-        f"{window}, encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
+        f"{out}: {image.width}x{image.height}, {count_of(counted.tokens, 'token')} in {count_of(windows, 'window')} "
+        f"of {window}, encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
     )
     if arguments.show_encoders:
         _say_encoders(pipe)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
+from debias_sd.counts import count_of
+
 if TYPE_CHECKING:
     from debias_sd.prompts.token_report import Reading, TokenReport
 
@@ -33,7 +35,7 @@ class Screen:
 
 def picture(name: str, report: "TokenReport", screen: Screen, *, own: int | None = None, words: bool = False) -> str:
     """Return the lines of one encoder, which by itself reads `own` tokens; with `words`, each word with its tokens."""
-    lines = [f"{name}: {_count(report.tokens, 'token')}" + (f", reads {own} at once" if own else "")]
+    lines = [f"{name}: {count_of(report.tokens, 'token')}" + (f", reads {own} at once" if own else "")]
     said = {length: _said(reading) for length, reading in report.readings.items()}
     room = max(8, screen.width - 7 - max(map(len, said.values())))
     for length, reading in report.readings.items():
@@ -42,7 +44,7 @@ def picture(name: str, report: "TokenReport", screen: Screen, *, own: int | None
             lines += _indented(f"lost at {length}: {reading.lost.strip()}", screen, most=LOST_LINES)
         if len(reading.windows) > 1:
             for number, window in enumerate(reading.windows, 1):
-                text = f"window {number}, {_count(window.tokens, 'token')}: {' '.join(window.text.split())}"
+                text = f"window {number}, {count_of(window.tokens, 'token')}: {' '.join(window.text.split())}"
                 lines += _indented(text, screen, most=1)
     if words:
         listed = " ".join(f"{word.text}({len(word.parts)})" for word in report.words)
@@ -79,7 +81,3 @@ def _indented(text: str, screen: Screen, *, most: int | None) -> list[str]:
         max_lines=most,
         placeholder=" ...",
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -64,12 +64,16 @@ def _warn_of_tags(prompt: str, *, weighting: str | None) -> None:
 
 def _reports(arguments: argparse.Namespace, prompt: str) -> Iterator[tuple[str, int, "TokenReport"]]:
     """Yield name, own length and report of each encoder that is asked for."""
-    from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_known_words, read_tokenizer
+    from debias_sd.encoder_folder import EMBEDDED, check_kind, find_encoder_folder, read_known_words, read_tokenizer
     from debias_sd.prompts.token_report import CONTEXTS, count_slot
 
     names = arguments.encoder or ([] if arguments.base else EMBEDDED)
     for name in names:
         folder = find_encoder_folder(name)
+        if (folder / "model_index.json").is_file():
+            raise ValueError(f"encoder {name} is a whole pipeline; give it as --base, which reads all of its encoders.")
+        if (folder / "config.json").is_file():  # a tokenizer alone is enough
+            check_kind(folder)
         tokenizer, known = read_tokenizer(folder), read_known_words(folder)
         own = tokenizer.model_max_length
         lengths = sorted({*CONTEXTS, own})

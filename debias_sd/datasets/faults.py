@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from debias_sd.counts import count_of
 from debias_sd.datasets.records import describe_counts
 
 SHOWN = 10
@@ -35,8 +36,8 @@ class Faults:
             first = list(self.found.values())[:SHOWN]
             more = ", ..." if len(self.found) > SHOWN else ""
             raise TooManyFaults(
-                f"{len(self.found)} records cannot be used ({describe_counts(self.counts())}), {self.setting} is "
-                f"{self.limit}: {', '.join(f'{key} ({kind})' for key, kind in first)}{more}; "
+                f"{count_of(len(self.found), 'record')} cannot be used ({describe_counts(self.counts())}), "
+                f"{self.setting} is {self.limit}: {', '.join(f'{key} ({kind})' for key, kind in first)}{more}; "
                 f"{self.advice}, or raise the limit."
             )
 

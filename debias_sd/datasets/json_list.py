@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from debias_sd.counts import count_of
+
 CHUNK = 1 << 22
 LARGEST_ELEMENT = 1 << 26
 _START = re.compile(r"(?:\xef\xbb\xbf)?[ \t\r\n]*\[[ \t\r\n]*(\])?")  # Latin-1's view of a byte order mark
@@ -62,5 +64,5 @@ def _fail(path: Path, place: int, count: int) -> None:
         file.seek(max(0, path.stat().st_size - 64))
         is_whole = file.read().rstrip().endswith(b"]")
     if not is_whole:
-        raise ValueError(f"{path} ends within its list, after {count:,} whole records; copy it again.")
-    raise ValueError(f"{path} is not JSON near byte {place:,}, after {count:,} whole records; copy it again.")
+        raise ValueError(f"{path} ends within its list, after {count_of(count, 'record')}; copy it again.")
+    raise ValueError(f"{path} is not JSON near byte {place:,}, after {count_of(count, 'record')}; copy it again.")

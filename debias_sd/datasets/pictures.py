@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from debias_sd.counts import count_of
 from debias_sd.datasets.records import Encoded, Picture, Piece
 
 LARGEST_PIXELS = 89_478_485  # Pillow's own bound for what it calls a decompression bomb: 256 MiB as RGB
@@ -108,7 +109,7 @@ def _read_file(picture: Path | Piece) -> bytes:
             raise PictureFault("no file", picture, "a folder or a device")
         size = picture.size if isinstance(picture, Piece) else status.st_size
         if size > LARGEST_BYTES:
-            raise PictureFault("too large picture", picture, f"{size:,} bytes, at most {LARGEST_BYTES:,}")
+            raise PictureFault("too large picture", picture, f"{count_of(size, 'byte')}, at most {LARGEST_BYTES:,}")
         with open(path, "rb") as file:
             if isinstance(picture, Piece):
                 file.seek(picture.start)
@@ -133,7 +134,7 @@ def _decoding(picture: Picture, content: bytes) -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         if content.startswith(_OPENINGS):
-            raise PictureFault("truncated picture", picture, f"{len(content)} bytes") from None
+            raise PictureFault("truncated picture", picture, count_of(len(content), "byte")) from None
         raise PictureFault("not a picture", picture) from None
     except Image.DecompressionBombError:
         raise PictureFault("too large picture", picture) from None
@@ -144,7 +145,7 @@ def _decoding(picture: Picture, content: bytes) -> Iterator[None]:
 
 
 def _size_text(image: Image.Image) -> str:
-    return f"{image.width} x {image.height}, at most {LARGEST_PIXELS:,} pixels"
+    return f"{image.width} x {image.height}, at most {count_of(LARGEST_PIXELS, 'pixel')}"
 
 
 def _to_rgb(image: Image.Image, picture: Picture) -> Image.Image:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from debias_sd.counts import count_of
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -61,7 +63,7 @@ class Pool:
     captions: int
 
     def __str__(self) -> str:
-        return f"{self.images:,} pictures and {self.captions:,} captions"
+        return f"{count_of(self.images, 'picture')} and {count_of(self.captions, 'caption')}"
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from debias_sd.counts import count_of
 from debias_sd.datasets.columns import SAMPLE, choose_columns
 from debias_sd.datasets.listing import RowRecords, check_file, list_rows
 
@@ -97,8 +98,8 @@ def _rows(path: Path, separator: str) -> Iterator[tuple[int, int, Mapping[str, s
 def _check_width(fields: list[str], heading: list[str], path: Path, line: int) -> None:
     if len(fields) != len(heading):
         raise ValueError(
-            f"the row that ends in line {line} of {path} has {len(fields)} fields, the heading has {len(heading)}; "
-            "put texts that contain the separator or a quote into quotes."
+            f"the row that ends in line {line} of {path} has {count_of(len(fields), 'field')}, the heading has "
+            f"{len(heading)}; put texts that contain the separator or a quote into quotes."
         )
 
 

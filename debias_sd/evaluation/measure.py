@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from debias_sd.counts import count_of
 from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.records import Records
 from debias_sd.evaluation.embedding import Embedder, Progress
@@ -138,7 +139,7 @@ def _cut_notes(encoder: str, name: str, result: dict[str, Any]) -> list[str]:
     cut = result["probes"]["keep"]["tokens"]["cut"]
     if not cut:
         return []
-    return [f"{name}: {cut:,} captions are longer than the window of {encoder} and were cut, their end token kept."]
+    return [f"{name}: {count_of(cut, 'caption')} longer than the window of {encoder}: cut, the end token kept."]
 
 
 def _differences(drawn: dict[str, dict[tuple[str, str], np.ndarray]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, SiglipModel
 
+from debias_sd.counts import count_of
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
 from debias_sd.evaluation.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
@@ -120,8 +121,11 @@ class SiglipTowers:
         return self.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
 
 
-def load_towers(source: str | Path, *, device: str = "cpu") -> Towers:
-    """Load an embedded name, a `CLIPModel` or `SiglipModel` folder or a hub id; ValueError with one sentence."""
+def load_towers(source: str | Path, *, device: str = "cpu", use: str = "retrieval") -> Towers:
+    """Load an embedded name, a `CLIPModel` or `SiglipModel` folder or a hub id; ValueError with one sentence.
+
+    `use` says in an error what it was to be used for.
+    """
     folder = find_encoder_folder(source)
     config = folder / "config.json"
     raw = read_json(config) if config.is_file() else None
@@ -133,7 +137,7 @@ def load_towers(source: str | Path, *, device: str = "cpu") -> Towers:
         )
     if kind == "siglip":
         return _load_siglip(folder, device)
-    encoder = load_dual_encoder(folder)
+    encoder = load_dual_encoder(folder, use=use)
     encoder.model.to(device)
     size = encoder.model.config.vision_config.image_size
     return ClipTowers(encoder, read_preprocessing(folder, size=size), device)
@@ -174,8 +178,8 @@ def read_siglip_model(folder: Path, **options: object) -> SiglipModel:
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise ValueError(
-            f"model.safetensors in {folder} lacks {len(missing)} tensors, {missing[0]} first, retrieval needs both "
-            "towers; copy the whole model."
+            f"model.safetensors in {folder} lacks {count_of(len(missing), 'tensor')}, {missing[0]} first, retrieval "
+            "needs both towers; copy the whole model."
         )
     return model
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from PIL import Image
 
+from debias_sd.counts import count_of
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
 from debias_sd.datasets.jsonl import parse_object
 from debias_sd.datasets.listing import check_file
@@ -125,8 +126,8 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     if len(pictures) < 4 or kinds != {TRUE, FALSE}:
         lost = f" ({describe_counts(left_out)} left out)" if left_out else ""
         raise ValueError(
-            f"{path} has {len(pictures)} pictures that can be read{lost}, 4 or more are needed with sentences that are "
-            "true and sentences that are false; add some."
+            f"{path} has {count_of(len(pictures), 'picture')} that can be read{lost}, 4 or more are needed with "
+            "sentences that are true and sentences that are false; add some."
         )
     return Known(path.name, tuple(pictures), dict(left_out))
 

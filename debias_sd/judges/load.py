@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from debias_sd.counts import count_of
 from debias_sd.judges.verdict import Judge, Thresholds
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _load_clip(source: str, device: str) -> Judge:
     from debias_sd.judges.clip import ClipJudge
 
     name = source if source in EMBEDDED else source_name(source)
-    return ClipJudge(load_towers(source, device=device), name)
+    return ClipJudge(load_towers(source, device=device, use="a judge"), name)
 
 
 def _load_answers(source: str, device: str, dtype: torch.dtype | None) -> Judge:
@@ -132,7 +133,9 @@ def _loaded(loader: Any, folder: Path, **options: Any) -> Any:
     model, report = loaded
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
-        raise ValueError(f"the weights in {folder} lack {len(missing)} tensors, {missing[0]} first; copy them again.")
+        raise ValueError(
+            f"the weights in {folder} lack {count_of(len(missing), 'tensor')}, {missing[0]} first; copy them again."
+        )
     return model
 
 

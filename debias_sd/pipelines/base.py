@@ -14,6 +14,7 @@ from debias_sd.pipelines.single_file import LOADING_FAULTS, load_single_file
 from debias_sd.pipelines.variants import only_variant
 
 EMBEDDED_BASE = "stable-diffusion"
+LONGEST_REASON = 160  # characters of diffusers' own words
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
     `options` go to `from_pretrained` or `from_single_file`. Raises ValueError with one sentence when it is nowhere or
     of another family.
     """
+    if base is not None and not isinstance(base, str | Path):
+        raise ValueError(
+            f"base is of type {type(base).__name__}, allowed are a folder, a hub id or a file; for a loaded pipeline "
+            "there is with_text_encoder(pipe, encoder)."
+        )
     source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
     if source.is_file():
         return Base(str(source), None, None, options)
@@ -112,7 +118,14 @@ def _check_whole(folder: Path, *, name: str) -> None:
 
 
 def _base_fault(name: str, error: Exception) -> ValueError:
-    where = "is damaged or incomplete" if Path(name).is_dir() else "is no local folder and the hub did not give it"
+    if not Path(name).is_dir():
+        return ValueError(
+            f"base {name} is no local folder and the hub did not give it ({type(error).__name__}); check the name, "
+            "copy it again, or see HF_HUB_OFFLINE."
+        )
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    shown = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..."
     return ValueError(
-        f"base {name} {where} ({type(error).__name__}); check the name, copy it again, or see HF_HUB_OFFLINE."
+        f"base {name} is damaged or incomplete ({shown}), or an option is none for it; copy it again, or correct the "
+        "option."
     )

@@ -89,6 +89,12 @@ def family_of(components: Mapping[str, object], name: str) -> Family:
     for family, denoiser, slots in _FAMILIES:
         present = tuple((slot, kind) for slot, kind in slots if slot.kind == "clip" or slot.encoder in found)
         if denoiser in components and found == {slot.encoder: kind for slot, kind in present}:
+            lacks = [slot for slot, _ in present if _class_name(components.get(slot.tokenizer)) is None]
+            if lacks:
+                raise ValueError(
+                    f"{name} has a {lacks[0].encoder} and no {lacks[0].tokenizer}, as {family} has; give a pipeline of "
+                    "this family, whole."
+                )
             return Family(family, tuple(slot for slot, _ in present), denoiser)
     has = ", ".join(f"{key} {kind}" for key, kind in sorted(found.items())) or "none"
     raise ValueError(

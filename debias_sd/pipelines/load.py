@@ -15,7 +15,7 @@ from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import find_encoder_folder, read_width
+from debias_sd.encoder_folder import check_kind, find_encoder_folder, read_tokenizer, read_width
 from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.clip_skip import allow_clip_skip
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
@@ -99,14 +99,19 @@ def with_text_encoder(
     """Return a new pipeline of the same class that shares all parts of `pipe` but text encoders, tokenizers, scheduler.
 
     `pipe` is left as it is, and so are the encoders given. Each encoder takes over the dtype and device of the one it
-    replaces; weights are shared where nothing else is needed, and `fuse_lora()` on one pipeline writes into them.
-    `encoder` and `encoder_2` are as in `load_debias_pipeline`. Device offloading and compiling are for the result, not
-    before.
+    replaces; weights are shared where nothing else is needed, and `fuse_lora()` on one pipeline writes into them:
+    docs/pipelines.md says what to copy before. `encoder` and `encoder_2` are as in `load_debias_pipeline`, without
+    "base", which is `pipe` as it is. Device offloading and compiling are for the result, not before.
     Raises ValueError when `pipe` is of another family or an encoder does not fit it.
     """
     name = type(pipe).__name__
     family = family_of_pipeline(pipe)
     _check_in_place(pipe)
+    if isinstance(encoder, str | Path) and str(encoder) == "base":
+        raise ValueError(
+            f"encoder is 'base', which is {name} as it is; use it itself, or give TextEncoder.load('base') for the "
+            "embedded encoder of that name."
+        )
     wanted = _wanted(family, {"text_encoder": _found(encoder), "text_encoder_2": _found(encoder_2)}, name=name)
     swapped = _swapped(pipe, wanted, ours=frozenset(), min_positions=min_positions)
     # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
@@ -125,6 +130,11 @@ def _found(source: Source | None) -> Source | None:
     """Return `source` with a name, id or path as its local folder."""
     if source is None or isinstance(source, TextEncoder) or str(source) == STRETCHED:
         return source
+    if not isinstance(source, str | Path):
+        raise ValueError(
+            f"an encoder is of type {type(source).__name__}, allowed are a folder, a hub id or a TextEncoder, which "
+            "has the tokenizer too; give one, or TextEncoder(model, tokenizer)."
+        )
     return find_encoder_folder(source)
 
 
@@ -141,7 +151,7 @@ def _wanted(family: Family, sources: dict[str, Source | None], *, name: str) -> 
     if sources["text_encoder"] is None and "text_encoder" in slots:
         raise ValueError(
             f"no encoder is named for {name}; give encoder= a folder, a hub id, 'stretched' (its own, lengthened "
-            "without training) or 'base' (its own as it is)."
+            "without training) or, while loading, 'base' (its own as it is)."
         )
     return {slot: sources[encoder] or STRETCHED for encoder, slot in slots.items()}
 
@@ -154,6 +164,9 @@ def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
         twice = sorted({slot.encoder, slot.tokenizer} & base.options.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given as an option and through encoder= too; give one of the two.")
+        if not isinstance(source, TextEncoder):
+            check_kind(source)
+            read_tokenizer(source)
         need = base.width_of(slot)
         if need is not None:
             check_width(slot, source.width if isinstance(source, TextEncoder) else read_width(source), need=need)
@@ -168,8 +181,11 @@ def _check_options(options: dict[str, object], dtype: object) -> None:
             raise ValueError(f"{name} is no option of load_debias_pipeline(); did you mean {close[0]}?")
     found = list(dtype.values()) if isinstance(dtype, dict) else [dtype or torch.float32]
     for one in found:
-        if not isinstance(one, torch.dtype):
-            raise ValueError(f"torch_dtype is {one!r}, allowed is a dtype of torch; give one, such as torch.float16.")
+        if one not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+            raise ValueError(
+                f"torch_dtype is {one!r}, allowed are torch.float32, torch.float16 and torch.bfloat16; give one, or "
+                "load quantised parts with diffusers and give them as options."
+            )
 
 
 def _check_in_place(pipe: DiffusionPipeline) -> None:
@@ -218,6 +234,8 @@ def _swapped(
 
 
 def _check_positions(positions: int, *, min_positions: int) -> None:
+    if type(min_positions) is not int:
+        raise ValueError(f"min_positions is {min_positions!r}, a whole number is needed; give one, such as 77 or 248.")
     if positions < min_positions:
         raise ValueError(
             f"the encoder has {positions} positions, {min_positions} are needed; lengthen it with stretch() or "

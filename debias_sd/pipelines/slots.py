@@ -6,6 +6,7 @@ comes back as a structure of its own around the same weights, and only the posit
 """
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -204,10 +205,20 @@ def _padded_like(tokenizer: PreTrainedTokenizerBase, place: Place) -> PreTrained
             f"base and {vocabulary.get(token, 'none')} in the encoder's; give an encoder with the vocabulary of this "
             "base."
         )
+    if _merges(place.tokenizer) != _merges(tokenizer):
+        raise ValueError(
+            f"the encoder's tokenizer has the words of {place.slot.tokenizer} of this base and merges letters to them "
+            "in another order, so it cuts texts into other tokens; copy the tokenizer files of its model again."
+        )
     padded = copy.deepcopy(tokenizer)
     padded.pad_token = place.tokenizer.pad_token
     spell_out_special_tokens(padded)
     return padded
+
+
+def _merges(tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    """Return the pairs that a byte-pair tokenizer joins, in its order: the vocabulary alone does not say how to cut."""
+    return json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
 
 
 def _projection_for(place: Place, encoder: TextEncoder) -> Tensor:

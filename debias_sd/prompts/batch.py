@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from debias_sd.counts import count_of
 from debias_sd.prompts.states import Row
 from debias_sd.prompts.windows import Convert, TokenizedPrompt, Window
 from debias_sd.tokens import check_text
@@ -63,8 +64,11 @@ def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None =
             raise ValueError("0 prompts are given; give one or more.")
         size = len(found) if size is None else size
         if len(found) != size:
-            what = "prompts for another text encoder" if side == "prompt" else "negative prompts"
-            raise ValueError(f"{size} prompts come with {len(found)} {what}; give one for each.")
+            own = count_of(size, "prompt")
+            other = (
+                f"{count_of(len(found), 'text')} for {'another text encoder' if side == 'prompt' else 'its negative'}"
+            )
+            raise ValueError(f"{own} and {other} are given; give one for each.")
         for one in found:
             if not isinstance(one, str):
                 raise ValueError(f"a {side} is of type {type(one).__name__}, allowed is str; give text.")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from debias_sd.counts import count_of
 from debias_sd.encoder_folder import read_known_words
 from debias_sd.evaluation.embedding import Embedder, Progress
 from debias_sd.evaluation.towers import Towers
@@ -73,8 +74,8 @@ def measure_reading(
     texts, short = texts_of(captions)
     if len(texts) < 2:
         raise ValueError(
-            f"{label} has {len(texts)} captions of two sentences or more, reading by place needs at least 2; give "
-            "longer captions."
+            f"{label} has {count_of(len(texts), 'caption')} of two sentences or more, reading by place needs at least "
+            "2; give longer captions."
         )
     swaps = swaps_of(texts, knows=_known_to_all([embedder.towers for embedder in embedders.values()]))
     if not swaps:
@@ -86,14 +87,14 @@ def measure_reading(
     found: dict[str, Tables] = {}
     read = Read({}, {}, [])
     if short:
-        read.notes.append(f"{label}: {short:,} captions of fewer than two sentences left out.")
+        read.notes.append(f"{label}: {count_of(short, 'caption')} of fewer than two sentences left out.")
     for name, embedder in embedders.items():
         told = progress(f"{label}: changes read by {name}", len(asked.texts) + len(asked.drops) + len(asked.swaps))
         found[name], result = _measure_one(embedder, asked, told)
         common = {"captions": len(texts), "one_sentence": short, "texts_sha256": hash_texts([t.whole for t in texts])}
         read.encoders[name] = common | result
         if result["cut"]:
-            read.notes.append(f"{label}: {result['cut']:,} captions are longer than the window of {name}.")
+            read.notes.append(f"{label}: {count_of(result['cut'], 'caption')} longer than the window of {name}.")
     for one, other in combinations(found, 2):
         by_measure: dict[str, Any] = {}
         for measure, way in found[one]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from debias_sd.counts import count_of
 from debias_sd.reporting.examples import Gallery, Shown, is_jpeg
 from debias_sd.reporting.plots import COLOURS, draw_png
 from debias_sd.reporting.tables import Entry, Table, cell, interval_cell
@@ -13,8 +14,20 @@ from debias_sd.reporting.tables import Entry, Table, cell, interval_cell
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from debias_sd.report import Report
+
 PICTURES_KIND, JUDGE_KIND = "fidelity-judged", "judge"
+MEAN_ALONE = "0 is no measurement, only the mean scores are one"
 _QUARTERS = ("1st quarter", "2nd", "3rd", "4th")
+
+
+def says_drawn(judge: Mapping[str, Any]) -> bool:
+    """Whether a judge, as reports describe it, can say drawn at all: one that was never sure enough has no share."""
+    return judge["thresholds"]["drawn"] is not None
+
+
+def _can_say_drawn(entry: Entry, judge: str) -> bool:
+    return says_drawn(entry.report.extra["judges"][judge])
 
 
 def picture_tables(entries: list[Entry]) -> Iterator[Table]:
@@ -24,10 +37,11 @@ def picture_tables(entries: list[Entry]) -> Iterator[Table]:
         notes = [having[0].report.extra["judges"][judge]["meaning"].capitalize() + "."]
         if len({(e.report.settings["texts_sha256"], *e.report.settings["seeds"]) for e in having}) > 1:
             notes.append("The reports were measured on different prompts or seeds: these rows cannot be compared.")
-        thresholds = having[0].report.extra["judges"][judge]["thresholds"]
-        notes.append(f"Thresholds: {thresholds['source']}.")
-        if thresholds["drawn"] is None:
-            notes.append("No score is enough for it to say drawn: 0 is no measurement, only the mean scores are one.")
+        sources = dict.fromkeys(e.report.extra["judges"][judge]["thresholds"]["source"] for e in having)
+        notes.append(f"Thresholds: {'; '.join(sources)}.")
+        if never := [entry.label for entry in having if not _can_say_drawn(entry, judge)]:
+            of = "" if len(never) == len(having) else f", in the report of {', '.join(never)}"
+            notes.append(f"No score is enough for it to say drawn{of}: {MEAN_ALONE}.")
         head = ("", "late details drawn, %", "95 %", "floor", "unsure", "mean score", "95 %", *_QUARTERS, "judged")
         rows = tuple((entry.label, *_cells(entry.result["judges"][judge])) for entry in having)
         yield Table(f"Pictures by {judge}", " ".join(notes), head, rows)
@@ -48,12 +62,19 @@ def _range(bounds: list[float] | None) -> str:
 
 def _comparisons(extra: Mapping[str, Any]) -> Iterator[Table]:
     rows = [
-        (pair, judge, *(_points(found[kind]) for kind in ("late_drawn", "late_score")))
+        (
+            pair,
+            judge,
+            _points(found["late_drawn"], known=says_drawn(extra["judges"][judge])),
+            _points(found["late_score"]),
+        )
         for judge, pairs in extra["differences_of_pictures"].items()
         for pair, found in pairs.items()
     ]
     if rows:
         note = "Points, first minus second, and 95 % of paired bootstrap draws of prompts; clear of 0 in bold."
+        if not all(map(says_drawn, extra["judges"].values())):
+            note += " –: the judge can never say drawn."
         yield Table("Differences in late details", note, ("", "judge", "drawn", "mean score"), tuple(rows))
     rows = [
         (
@@ -75,8 +96,8 @@ def _comparisons(extra: Mapping[str, Any]) -> Iterator[Table]:
         yield Table("Judges against each other", f"{note} calls drawn.", head, tuple(rows))
 
 
-def _points(found: Mapping[str, Any]) -> str:
-    if found["points"] is None:
+def _points(found: Mapping[str, Any], *, known: bool = True) -> str:
+    if found["points"] is None or not known:
         return cell(None)
     bounds = found["interval"]
     return f"{found['points']:+.1f}" + (f", {interval_cell(bounds)}" if bounds else "")
@@ -120,9 +141,7 @@ def picture_galleries(entries: list[Entry]) -> list[Gallery]:
         rows = []
         for number, example in enumerate(report.extra.get("examples", [])):
             shown = [
-                Shown(_words(way, report.encoders[way]["judges"], number), jpeg)
-                for way, jpeg in example["pictures"].items()
-                if is_jpeg(jpeg)
+                Shown(_words(way, report, number), jpeg) for way, jpeg in example["pictures"].items() if is_jpeg(jpeg)
             ]
             rows.append((example["prompt"], tuple(shown)))
         if rows:
@@ -130,21 +149,31 @@ def picture_galleries(entries: list[Entry]) -> list[Gallery]:
     return galleries
 
 
-def _words(way: str, by_judge: Mapping[str, Any], number: int) -> str:
-    judge, scores = next(iter(by_judge.items()))
+def _words(way: str, report: Report, number: int) -> str:
+    judge, scores = next(iter(report.encoders[way]["judges"].items()))
+    if not says_drawn(report.extra["judges"][judge]):
+        return f"{way}: {judge} can never say drawn"
     drawn, judged = scores["late_per_prompt"][number]
-    return f"{way}: {drawn} of {judged} late details by {judge}"
+    return f"{way}: {drawn} of {count_of(judged, 'late detail')} by {judge}"
 
 
 TABLES = {PICTURES_KIND: picture_tables, JUDGE_KIND: judge_tables}
 
 
 def quarter_plots(entries: list[Entry]) -> dict[str, bytes]:
-    """PNG files by name: for every judge the share drawn by quarter of the prompt, a line an encoder."""
+    """PNG files by name: for every judge the share drawn by quarter of the prompt, a line an encoder.
+
+    A judge that can never say drawn has no share: its encoders are named without a line.
+    """
     judged = [entry for entry in entries if entry.report.kind == PICTURES_KIND]
     plots = {}
     for judge in dict.fromkeys(judge for entry in judged for judge in entry.result["judges"]):
-        lines = {e.label: e.result["judges"][judge]["by_quarter"] for e in judged if judge in e.result["judges"]}
+        lines: dict[str, list[float | None]] = {}
+        for entry in (entry for entry in judged if judge in entry.result["judges"]):
+            if _can_say_drawn(entry, judge):
+                lines[entry.label] = entry.result["judges"][judge]["by_quarter"]
+            else:
+                lines[f"{entry.label}: never drawn"] = []
         if any(value is not None for values in lines.values() for value in values):
             name = "".join(character if character.isalnum() or character in "-_." else "-" for character in judge)
             plots[f"pictures-{name}.png"] = draw_png(partial(_curves, lines), f"sentences drawn by {judge}, %")
@@ -154,6 +183,11 @@ def quarter_plots(entries: list[Entry]) -> dict[str, bytes]:
 def _curves(lines: Mapping[str, list[float | None]], axes: Axes) -> None:
     for number, (label, values) in enumerate(lines.items()):
         known = [(place, value) for place, value in enumerate(values) if value is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), color=COLOURS[number % len(COLOURS)], marker="o", label=label)
+        if known or not values:
+            axes.plot(
+                *(zip(*known, strict=True) if known else ((), ())),
+                color=COLOURS[number % len(COLOURS)],
+                marker="o",
+                label=label,
+            )
     axes.set_xticks(range(4), [f"{name} of the details" if name == _QUARTERS[0] else name for name in _QUARTERS])

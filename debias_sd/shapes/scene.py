@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import random
 
+from debias_sd.counts import count_of
+
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (220, 40, 40),
     "green": (40, 160, 60),
@@ -67,7 +69,9 @@ def random_scene(rng: random.Random, count: int | None = None) -> Scene:
     """Draw a scene of `count` things (1 to 9; 7 to 9 when None, the length that long captions need)."""
     count = rng.randint(7, 9) if count is None else count
     if not 1 <= count <= len(CELLS):
-        raise ValueError(f"a scene holds 1 to {len(CELLS)} things, found count={count}; choose a number in that range.")
+        raise ValueError(
+            f"a scene holds 1 to {count_of(len(CELLS), 'thing')}, found count={count}; choose a number in that range."
+        )
     things = []
     for place, cell in enumerate(rng.sample(range(len(CELLS)), count)):
         large = place < 2 or rng.random() < LARGE_DETAILS
