@@ -53,7 +53,8 @@ def encode_prompt(
         weighting: "a1111" reads `(word:1.3)` and BREAK, see `markup`. Pooled vectors are never weighted.
         pooled: the pooled vector is that of the "first" window, or the "mean" of those of a text's windows.
         clip_skip: last layers to leave out, as in diffusers, but of the negative prompt too; `negative_clip_skip=None`
-            is diffusers' rule, which reads the negative prompt from all layers.
+            is diffusers' rule, which reads the negative prompt from all layers. None is what the pipeline's own call
+            does: all layers, of I2VGenXL all but the last.
         max_sequence_length: tokens that T5's texts are padded to, by default the pipeline's own; longer texts are read
             to their end.
         lora_scale: strength of LoRA in the text encoders, for this call only. The result then holds it for the
@@ -63,6 +64,7 @@ def encode_prompt(
     Raises ValueError with one sentence for what this pipeline cannot take.
     """
     family = family_of_pipeline(pipe)
+    clip_skip = _call_options(type(pipe)).get("clip_skip") if clip_skip is None else clip_skip
     negatives = (negative_prompt, negative_prompt_2, negative_prompt_3)
     sides = _sides(pipe, family, (prompt, prompt_2, prompt_3), negatives)
     skips = _skips(pipe, family, clip_skip, clip_skip if negative_clip_skip == SAME else negative_clip_skip)
