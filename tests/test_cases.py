@@ -50,7 +50,7 @@ HELD = {
     ],
     20: [
         "test_checkpoint_convert.py::test_a_config_edited_to_be_longer",
-        "test_encoder.py::test_a_faulty_folder_is_told_in_one_sentence",
+        "test_encoder_faults.py::test_a_faulty_folder_is_told_in_one_sentence",
         "test_base_pipeline.py::test_a_faulty_base_is_told_in_one_sentence",
     ],
     21: [
@@ -83,7 +83,7 @@ HELD = {
     32: ["test_pipeline_saved.py::test_every_family_reads_248_tokens_without_this_project"],
     33: ["test_encoder_slots.py::test_an_encoder_and_a_tokenizer_that_do_not_belong_together_are_told"],
     34: [
-        "test_encoder.py::test_a_faulty_folder_is_told_in_one_sentence",
+        "test_encoder_faults.py::test_a_faulty_folder_is_told_in_one_sentence",
         "test_encoder_slots.py::test_an_encoder_and_a_tokenizer_that_do_not_belong_together_are_told",
     ],
     35: [

@@ -25,7 +25,7 @@ REAL, WORLD = COMMANDS[:3], COMMANDS[3:]
 def run(command: str, *options: str) -> None:
     arguments = shlex.split(command)[1:]
     assert cli.main([*arguments, *options]) == 0
-    for option in ("--out", "--html", "--plots", "--pictures"):
+    for option in ("--out", "--html", "--pictures"):
         if option in arguments:
             assert Path(arguments[arguments.index(option) + 1]).exists()
 
@@ -51,6 +51,8 @@ def test_the_commands_for_real_pictures_run_in_their_order(tmp_path, monkeypatch
     run(REAL[2])
     report = Report.read("runs/pictures.json")
     assert list(report.encoders) == ["clip", "clip-chunked", "clip-stretched", "debias"]
+    can_say_drawn = [judge["thresholds"]["drawn"] is not None for judge in report.extra["judges"].values()]
+    assert Path("runs/plots").exists() == any(can_say_drawn)
     assert {judge["thresholds"]["source"] for judge in report.extra["judges"].values()} == {"known.jsonl, 4 pictures"}
     assert "not calibrated" not in capsys.readouterr().err
 

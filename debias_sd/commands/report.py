@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
             write_atomically(arguments.plots / name.replace("/", "_"), content)
         if not plots:
             warn(
-                "the reports hold nothing to plot: plots need retrieval under several probes, attention, or judged "
-                "pictures."
+                "the reports hold nothing to plot: plots need retrieval under several probes, attention, or pictures "
+                "by a judge that can say drawn."
             )
     say("\n".join(table.as_markdown() for table in tables).rstrip())
     return 0
