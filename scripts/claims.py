@@ -17,6 +17,7 @@ PAIRS = (
     ("debias-l0.1", "long-clip-l0.5", "each recipe with its own weight"),
     ("debias-l0.1", "long-clip-l0.1", "both with λs 0.1"),
     ("debias-l0.5", "long-clip-l0.5", "both with λs 0.5"),
+    ("debias-sentences-l0.1", "long-clip-sentences-l0.5", "as shipped: each with its own weight, late sentences held"),
 )
 
 

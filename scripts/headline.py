@@ -10,6 +10,7 @@ from debias_sd.report import write_atomically
 
 BEGIN, END = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
 ROWS = ("base", "base-chunked", "base-stretched", "long-clip-l0.5", "debias-l0.1")
+ROWS += ("long-clip-sentences-l0.5", "debias-sentences-l0.1")
 COLUMNS = {
     "Keep": ("retrieval", at("probes", "keep", "t2i", "r1")),
     "Move": ("retrieval", at("probes", "move", "t2i", "r1")),

@@ -15,16 +15,19 @@ import matplotlib.pyplot as plt
 
 COLOURS = {"base": "#6e7781", "long-clip": "#cf222e", "debias": "#0969da"}
 FREE = {"long-clip": "#f2b8b5", "debias": "#b6d4fe"}  # paler: without the term that keeps close to the base
+HELD = {"long-clip": "#82071e", "debias": "#0a3069"}  # darker: with the term that holds late sentences
 DASHES = {"base-chunked": "--", "base-stretched": ":"}
 
 
 def style_of(recipe: str) -> dict[str, Any]:
-    """Colour by family, paler where it is free; the recipe's second weight and the base's other ways are dashed."""
+    """Colour by family, paler where it is free, darker where late sentences are held; dashed are the recipe's second
+    weight and the base's other ways."""
     plain, weight = split_weight(recipe)
     family = next((name for name in COLOURS if plain.startswith(name)), "base")
     second = {"long-clip": "0.1", "debias": "0.5"}.get(family) == weight and weight is not None
+    shades = {"-free": FREE, "-sentences": HELD}
     return {
-        "color": (FREE if plain.endswith("-free") else COLOURS)[family],
+        "color": next((own for end, own in shades.items() if plain.endswith(end)), COLOURS)[family],
         "linestyle": DASHES.get(plain, "--" if second else "-"),
         "label": title_of(recipe),
     }

@@ -13,7 +13,7 @@ import numpy as np
 from debias_sd.report import Report, hash_file, split_name
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
-_ORDER = ("base", "base-chunked", "base-stretched", "long-clip", "debias")
+_ORDER = ("base", "base-chunked", "base-stretched", "long-clip", "debias", "long-clip-sentences", "debias-sentences")
 _WEIGHTED = re.compile(r"(?P<recipe>.+)-l(?P<weight>[\d.]+)")
 Pick = Callable[[dict[str, Any]], float | None]
 

@@ -19,6 +19,7 @@ from claims import claims_section, claims_tables, lost
 from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
 from reports import Pick, Reports, at, spread_of, title_of, values_of
+from sentences import sentences_section
 from ways import ways_section, write_training_table
 
 from debias_sd.report import write_atomically
@@ -214,11 +215,13 @@ def write_results(reports: Reports, docs: Path, *, again: Reports | None = None,
     lines += [
         "Both recipes train with a term that keeps the first 77 states close to the base's, so that the untouched UNet"
     ]
-    lines += ["can read them; `free` is without it. What does not hold, and guesses why: [log.md](log.md).", ""]
+    lines += ["can read them; `free` is without it, `sentences` has a second one (section Late sentences held)."]
+    lines += ["What does not hold, and guesses why: [log.md](log.md).", ""]
     lines += claims_section(reports)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)
     lines += again_section(again)
+    lines += sentences_section(reports, again)
     lines += ways_section(reports, ways)
     lines += sources_section(reports)
     for title, more in (("With another seed", again), ("Other ways of training", ways)):

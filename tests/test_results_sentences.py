@@ -1,0 +1,93 @@
+"""The section of docs/results.md on late sentences: written from reports, whichever way they come out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from debias_sd.report import Report
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def retrieval(keep):
+    rates = {way: {"r1": keep, "mean_rank": 1.5} for way in ("t2i", "i2t")}
+    probes = {probe: rates | {"twin_percent": 50.0} for probe in ("keep", "move", "remove", "first2", "swap2")}
+    kinds = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
+    return {
+        "sha256": f"{keep}",
+        "probes": probes | {"first_only": rates},
+        "short": dict.fromkeys(kinds, rates),
+        "pads": {},
+    }
+
+
+def fidelity(late):
+    """`late` of 10 things drawn, for each of 20 prompts."""
+    shares = {name: 10.0 * late for name in ("late_detail", "past_77", "summary", "first_half", "second_half")}
+    shares |= {f"late_detail_{part}": 10.0 * late for part in ("colour", "shape", "anything")}
+    shares |= {
+        "by_quarter": [10.0 * late] * 4,
+        "by_sentence": [10.0 * late] * 3,
+        "unnamed": {"filled_percent": 1.0},
+        "floor": {"late_detail": 1.0},
+    }
+    return shares | {"sha256": f"{late}", "texts_sha256": "same", "late_per_prompt": [[late, 10]] * 20}
+
+
+def write(folder, name, keep, late):
+    Report("retrieval", {"seed": 0}, {name: retrieval(keep)}).write(folder / f"retrieval-{name}.json")
+    Report("fidelity", {"seed": 0}, {name: fidelity(late)}).write(folder / f"fidelity-{name}.json")
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """DeBias: the term draws 9 instead of 8 of ten and costs 20 points of Keep; Long-CLIP without it alone."""
+    folder = tmp_path / "results"
+    for number in range(3):
+        seed = "s0" if number == 0 else f"f{number}"
+        write(folder, f"debias-l0.1-{seed}", 60.0 + number, 8)
+        write(folder, f"debias-sentences-l0.1-{seed}", 40.0 + number, 9)
+        write(folder, f"long-clip-l0.5-{seed}", 50.0, 8)
+    Report("fidelity", {"seed": 0}, {"base-chunked-s0": fidelity(10)}).write(folder / "fidelity-base-s0.json")
+    return folder
+
+
+def run_results(reports, docs):
+    command = [sys.executable, ROOT / "scripts" / "results.py", "--reports", reports, "--docs", docs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
+    assert done.returncode == 0, done.stderr
+    return (docs / "results.md").read_text()
+
+
+def test_the_term_is_compared_with_none_and_with_chunking(reports, tmp_path):
+    text = run_results(reports, tmp_path / "docs").split("## Late sentences held")[1].split("\n## ")[0]
+    assert "### The first run" in text
+    assert "another seed" not in text
+    assert "| | DeBias-CLIP, λs 0.1 (3) | with the term (3) | the term |" in text
+    assert "| Keep, T2I | 61.0 ± 1.0 | 41.0 ± 1.0 | **lower** |" in text
+    assert "| late details drawn | 80.0 ± 0.0 | 90.0 ± 0.0 | **higher** |" in text
+    with_term = "- DeBias-CLIP, sentences, λs 0.1 against"
+    assert f"{with_term} DeBias-CLIP, λs 0.1: 95 % over prompts: +10.0 to +10.0 points" in text
+    assert f"{with_term} CLIP, chunked: 95 % over prompts: -10.0 to -10.0 points" in text
+    assert "Long-CLIP" not in text
+
+
+def test_both_recipes_and_both_runs_stand_side_by_side(reports, tmp_path):
+    write(reports, "long-clip-sentences-l0.5-s0", 50.0, 7)
+    for name in ("debias-l0.1-s10", "debias-sentences-l0.1-s10"):
+        write(reports / "another-seed", name, 60.0, 8)
+    text = run_results(reports, tmp_path / "docs").split("## Late sentences held")[1]
+    first, again = text.split("### Again with another seed")
+    assert "| | Long-CLIP, λs 0.5 (3) | with the term (1) | the term | DeBias-CLIP, λs 0.1 (3) |" in first
+    assert "| late details drawn | 80.0 ± 0.0 | 70.0 | -10.0, one seed | 80.0 ± 0.0 |" in first
+    assert "λs 0.1 against Long-CLIP, sentences, λs 0.5: 95 % over prompts: +20.0 to +20.0 points" in first
+    assert "| late details drawn | 80.0 | 80.0 | +0.0, one seed |" in again
+
+
+def test_there_is_no_section_where_nothing_was_measured(reports, tmp_path):
+    for path in reports.glob("*-sentences-*"):
+        path.unlink()
+    assert "Late sentences held" not in run_results(reports, tmp_path / "docs").replace("(section Late", "")
