@@ -91,3 +91,40 @@ def test_there_is_no_section_where_nothing_was_measured(reports, tmp_path):
     for path in reports.glob("*-sentences-*"):
         path.unlink()
     assert "Late sentences held" not in run_results(reports, tmp_path / "docs").replace("(section Late", "")
+
+
+def test_what_the_readme_says_of_both_runs_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from claims import paired_interval
+    from reports import Reports
+    from ways import value_of
+
+    first, again = (Reports.read(ROOT / "results" / folder) for folder in (".", "another-seed"))
+    plain, held = ("debias-l0.1", "long-clip-l0.5"), ("debias-sentences-l0.1", "long-clip-sentences-l0.5")
+    probes = ("Keep, T2I", "Move, T2I", "Remove, T2I")
+
+    def means(reports, name, *columns):
+        return [f"{value_of(reports, name, column).mean:.1f}" for column in columns]
+
+    def late(reports, name):
+        return means(reports, name, "late details drawn")[0]
+
+    found = [[", ".join(means(again, name, *probes)) for name in pair] for pair in (plain, held)]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"(again: {found[0][0]} against {found[0][1]}; as shipped {found[1][0]} against {found[1][1]})" in text
+    rises = " and ".join(
+        f"{late(again, new)} instead of {late(again, old)}" for new, old in zip(held, plain, strict=True)
+    )
+    assert f"(again: {rises}): as much as chunking ({late(again, 'base-chunked')})" in text
+    intervals = []
+    for reports in (first, again):
+        numbers = (
+            paired_interval(reports, held).removeprefix("95 % over prompts: ").removesuffix(" points").split(" to ")
+        )
+        intervals.append(" to ".join(number.removeprefix("+") for number in numbers))
+    assert f"(95 % over prompts: {intervals[0]} points, again {intervals[1]})" in text
+    assert f"(again: Long-CLIP's, {late(again, plain[1])} against {late(again, plain[0])})" in text
+    (by_seed,) = [found for name, found in first.of_kind("fidelity").items() if name == held[1]]
+    scores = sorted((result["late_detail"], seed) for seed, results in by_seed.items() for result in results)
+    assert f"({scores[0][0]:.1f} to {scores[-1][0]:.1f}; the one that ships, seed 0, is the lowest)" in text
+    assert scores[0][1] == "s0"
