@@ -11,7 +11,7 @@ from app import look
 from app.api import compare_endpoint
 from app.assets import read_asset
 from app.body import BodyLimit
-from app.events import Events
+from app.events import OWN_SIDE, Events
 from app.examples import draw_example
 from app.gate import Gate
 from app.keep import downloads_html
@@ -102,7 +102,7 @@ def _prompt_part(models: Models, settings: Settings, events: Events) -> dict[str
 def _more_part(models: Models, settings: Settings) -> dict[str, object]:
     """Settings that most comparisons leave as they are."""
     defaults = EMBEDDED if settings.is_embedded else REAL
-    sizes = [("the pipeline's own", None), *((f"{side} x {side}", side) for side in SIDES)]
+    sizes = [("the pipeline's own", OWN_SIDE), *((f"{side} x {side}", side) for side in SIDES)]
     return {
         "encoders": gr.CheckboxGroup(
             [(ruler.title, name) for name, ruler in models.rulers.items()],
@@ -115,7 +115,7 @@ def _more_part(models: Models, settings: Settings) -> dict[str, object]:
         "negative": gr.Textbox(
             label="Negative prompt", max_length=NEGATIVE_CHARACTERS, lines=1, elem_id="negative"
         ),
-        "side": gr.Dropdown(sizes, value=None, label="Size", visible=not settings.is_embedded, elem_id="side"),
+        "side": gr.Dropdown(sizes, value=OWN_SIDE, label="Size", visible=not settings.is_embedded, elem_id="side"),
     }  # fmt: skip
 
 

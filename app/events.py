@@ -23,6 +23,7 @@ from app.stage import blind_panel_html, blind_progress_html, panel_html, status_
 from app.votes import Ballot, tally_html
 from debias_sd.comparison import TITLES
 
+OWN_SIDE = 0  # in the list of sizes: the pipeline's own; gradio shows nothing for None
 _FIELDS = ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")
 
 
@@ -53,7 +54,8 @@ class Events:
 
     def _checked(self, values: tuple[Any, ...]) -> Request:
         try:
-            return check_request(dict(zip(_FIELDS, values, strict=True)), self.settings)
+            raw = dict(zip(_FIELDS, values, strict=True))
+            return check_request(raw | {"side": raw["side"] or None}, self.settings)
         except ValueError as error:
             raise gr.Error(_capital(str(error)), print_exception=False) from None
 
@@ -218,6 +220,7 @@ class Events:
     @staticmethod
     def _fields(request: Request) -> tuple[Any, ...]:
         values = request.as_dict()
+        values["side"] = values["side"] or OWN_SIDE
         return tuple(values[name] for name in _FIELDS)
 
 

@@ -17,6 +17,7 @@ from app.scores import boxes_of, mean_of
 from debias_sd.comparison import Sentence
 
 LETTERS = "ABCDEF"
+_WITH_WORDS = 3  # small pictures in a row that have room for a word below them
 
 
 def frame_html(image: np.ndarray, alt: str, *, looks: str = "") -> str:
@@ -67,12 +68,17 @@ def blind_strip_html(pictures: Sequence[Picture | None]) -> str:
 
 def _strip_item(run: Run, track: Track) -> str:
     if not track.pictures:
-        return f"{empty_frame_html('')}{escape(track.title)}<br>{track.state}"
+        return f"{empty_frame_html('')}{_name(track.title)}{track.state}"
     first = track.pictures[0]
     share = mean_of([picture.score.drawn for picture in track.pictures])
-    told = "not judged" if share is None else f"{share:.0f} % drawn"
+    words = " drawn" if len(run.tracks) <= _WITH_WORDS else ""
+    told = "not judged" if share is None else f"{share:.0f} %{words}"
     frame = frame_html(thumb(first.image), "", looks=looks_html(first, run.sentences))
-    return f"{frame}{escape(track.title)}<br>{told}"
+    return f"{frame}{_name(track.title)}{told}"
+
+
+def _name(title: str) -> str:
+    return f'<span class="name">{escape(title)}</span>'
 
 
 def _strip(items: Sequence[str]) -> str:

@@ -131,6 +131,8 @@ def test_an_example_is_named_as_long_as_it_is_in_the_box_and_can_be_chosen_again
     page.get_by_role("option").first.click()
     wait_prompt(page, first)
     page.wait_for_function("() => document.querySelector('#example input').value === 'Scene 1: 10 sentences'")
+    page.wait_for_timeout(800)  # the server has said by now which example it is
+    assert example.input_value() == "Scene 1: 10 sentences"
 
 
 def test_a_refused_request_does_not_scroll_away_from_the_box(page):
@@ -150,3 +152,17 @@ def test_labels_and_controls_do_not_touch(page, width):
     assert max(apart) >= 0
     border = page.locator("#blind input").evaluate("(box) => getComputedStyle(box).borderColor")
     assert border in ("rgb(100, 116, 139)", "rgb(148, 163, 184)")  # 3 : 1 or more against both grounds
+
+
+def test_six_encoders_stand_in_two_rows_of_three(page):
+    """Copies of the panels and rulers in place of six encoders: the layout is the style sheet's alone."""
+    for box in (".panels", ".rulers"):
+        tops = page.locator(box).evaluate(
+            """(box) => {
+              const three = [...box.children];
+              three.forEach((child) => box.append(child.cloneNode(true)));
+              return [...box.children].map((child) => Math.round(child.getBoundingClientRect().top));
+            }"""
+        )
+        assert len(tops) == 6
+        assert tops[0] == tops[1] == tops[2] < tops[3] == tops[4] == tops[5]

@@ -82,6 +82,7 @@ def test_a_real_pipeline_with_a_judge(browser, tmp_path):
         page.get_by_text("Judged by clip:").wait_for()
         assert page.locator(".ruler del").count() == 1  # the kitchen's late sentences, for CLIP
         few_steps(page)
+        assert page.get_by_label("Size").input_value() == "the pipeline's own"
         page.get_by_label("Size").click()
         page.get_by_role("option", name="256 x 256").click()
         compare(page)
@@ -95,6 +96,9 @@ def test_a_real_pipeline_with_a_judge(browser, tmp_path):
         page.set_default_timeout(WAIT)
         page.goto(f"{address}/?prompt=A+cat+sleeps.+A+dog+runs.&steps=2")
         wait_prompt(page, "A cat sleeps.")
+        page.get_by_role("button", name="More settings").click()
+        assert page.get_by_label("Size").input_value() == "the pipeline's own"
+        assert "not its wording" in page.locator("#example").inner_text()
         compare(page)
         page.locator(".verdicts li[data-sentence='1']").first.hover()
         assert page.locator(".panels img.map.lit").count() == 2
