@@ -24,8 +24,9 @@ def read_examples(path: str | Path) -> dict[str, str]:
                 f"prompt {number} of {path} has {len(prompt.text):,} characters, allowed are {PROMPT_CHARACTERS:,}; "
                 "shorten it."
             )
-    has_ids = Path(path).expanduser().is_dir()
-    return titled((prompt.id if has_ids or "id" in prompt.row else prompt.text, prompt.text) for prompt in prompts)
+    in_folder = Path(path).expanduser().is_dir()
+    has_id = [in_folder or prompt.row.get("id") is not None for prompt in prompts]
+    return titled((p.id if named else p.text, p.text) for named, p in zip(has_id, prompts, strict=True))
 
 
 def titled(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -35,12 +36,12 @@ def titled(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     {'A': 'one', 'A (2)': 'two', 'A (3)': 'three'}
     """
     found: dict[str, str] = {}
+    numbers: dict[str, int] = {}  # the last one that a title has, so that none is tried twice
     for title, prompt in pairs:
         short = name = _shortened(title) or "Untitled"
-        number = 1
         while name in found:
-            number += 1
-            name = f"{short} ({number})"
+            numbers[short] = numbers.get(short, 1) + 1
+            name = f"{short} ({numbers[short]})"
         found[name] = prompt
     return found
 

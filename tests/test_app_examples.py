@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 import urllib.request
 
 import pytest
@@ -63,6 +64,16 @@ def test_text_files_and_folders_are_examples_too(tmp_path):
     (folder / "10.txt").write_text("The tenth.\n")
     (folder / "2.txt").write_text("The second,\nin two lines.")
     assert read_examples(folder) == {"2": "The second, in two lines.", "10": "The tenth."}
+
+
+def test_thousands_of_prompts_with_one_title_and_ids_that_are_none(tmp_path):
+    lines = [{"id": None, "prompt": "A red star."}] * 20_000 + [{"id": "A red star. (20001)", "prompt": "x"}]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, [*lines, lines[0]])))
+    started = time.process_time()
+    titles = list(read_examples(tmp_path / "many.jsonl"))
+    assert time.process_time() - started < 10  # trying every number from 2 takes minutes
+    assert titles[:2] == ["A red star.", "A red star. (2)"]
+    assert titles[-3:] == ["A red star. (20000)", "A red star. (20001)", "A red star. (20002)"]
 
 
 def test_the_guides_example_file_is_read(tmp_path):
