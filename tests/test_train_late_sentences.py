@@ -144,4 +144,6 @@ def test_it_trains_the_student_only_also_without_a_late_sentence(start):
         table.grad = None
         loss.backward()
         assert bool(table.grad.abs().max() > 0) == moves
+    hidden = torch.full((1, 248, 4), torch.inf)
+    assert str(term.loss(ids, hidden).item()) == "0.0"  # of no state at all: neither NaN nor -0.0 in a log
     assert all(parameter.grad is None for parameter in [*model.parameters(), *frozen.parameters()])

@@ -73,7 +73,7 @@ class LateSentences:
         """
         spans = self.spans(ids)
         if not spans:
-            return hidden.sum() * 0  # in the graph, as DistributedDataParallel asks
+            return hidden[:, :0].sum()  # 0, in the graph as DistributedDataParallel asks
         longest = max(span.behind - span.first for span in spans)
         alone = torch.full((len(spans), longest + 2), self.end_id)
         alone[:, 0] = self.start_id
