@@ -1,11 +1,12 @@
-"""Train the embedded recipes in other ways than the shipped encoders, and measure each: quality, time and memory.
+"""Train the embedded recipes in other ways than the reported encoders, and measure each: quality, time and memory.
 
     python scripts/training_ways.py [--seed 0] [--runs runs] [--reports results/training-ways] [--recipes debias]
 
-`packed` is the trainer's default text pass where the shipped encoders have `grouped`; `frozen` trains the text tower
-alone, packed too; `again` is the shipped way with today's code, which shows what else changed. Base, settings, seeds
-and held-out sets are those of `scripts/experiments.py`. Each training has a report of its own (processor seconds, peak
-memory) beside those of `debias-sd evaluate`. One job at a time, one thread; what has its report is skipped.
+`packed` is the trainer's default text pass where the reported encoders have `grouped`; `frozen` trains the text tower
+alone, packed too; `again` is the reported way with today's code, which shows what else changed. All of them without the
+term on late sentences. Base, settings, seeds and held-out sets are those of `scripts/experiments.py`. Each training has
+a report of its own (processor seconds, peak memory) beside those of `debias-sd evaluate`. One job at a time, one
+thread; what has its report is skipped.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def quality_table(reports: Reports, recipe: str) -> list[str]:
 
 
 def again_lines(reports: Reports) -> list[str]:
-    """Whether the shipped way still trains the reported encoder with today's code, and measures the same."""
+    """Whether the grouped way still trains the reported encoder with today's code, and measures the same."""
     lines = []
     for recipe in RECIPES:
         found = []
@@ -145,9 +145,10 @@ def ways_section(reports: Reports, ways: Reports | None) -> list[str]:
     both = Reports(reports.sources + ways.sources)
     lines = ["## Other ways of training", "", "The same recipes from the same base with the same settings, seeds and"]
     lines += [
-        "held-out sets (`scripts/training_ways.py`). Grouped: the encoders above. Packed: `text_pass: packed`, the"
+        "held-out sets (`scripts/training_ways.py`). Grouped: the encoders above without the second term. Packed:"
     ]
-    lines += ["trainer's default. Frozen: packed with `freeze_image_tower: true`. In brackets: training seeds.", ""]
+    lines += ["`text_pass: packed`, the trainer's default. Frozen: packed with `freeze_image_tower: true`."]
+    lines += ["In brackets: training seeds.", ""]
     lines += [" ".join(__doc__.split("\n\n")[1].split()), ""]
     for recipe, variant in RECIPES.items():
         if name_of(recipe, "packed") in ways.of_kind("retrieval"):
