@@ -1,10 +1,8 @@
 """A running app for tests: `python -m app` in a process of its own, and Debian's Chromium to look at it."""
 
 import contextlib
-import functools
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.ctrl_c import hear_ctrl_c
 
 ROOT = Path(__file__).parent.parent
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -64,9 +64,7 @@ def started_app(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Pope
     port = free_port()
     command = [sys.executable, "-m", "app", "--port", str(port), *begin, *options]
     with log.open("w") as out:
-        # A shell's background jobs ignore Ctrl-C, and would hand that on.
-        heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, preexec_fn=heard)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, preexec_fn=hear_ctrl_c)
         try:
             _wait(f"http://127.0.0.1:{port}", process, log)
             yield f"http://127.0.0.1:{port}", process

@@ -11,6 +11,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
+from tests.ctrl_c import hear_ctrl_c
 from tests.test_train_processes import ROOT, SEVERAL, command_of, environment_of
 from tests.train_tiny import arguments, tiny_settings, train_tiny
 from train_encoder import evaluation
@@ -71,7 +72,7 @@ def test_ctrl_c_is_one_sentence_with_the_last_checkpoint(tmp_path, monkeypatch, 
 def start(command, port=29650):
     return subprocess.Popen(
         command, cwd=ROOT, env=environment_of(port), start_new_session=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_ctrl_c,
     )  # fmt: skip
 
 
