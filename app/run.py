@@ -27,6 +27,7 @@ from app.previews import preview_of
 from app.request import Request
 from app.scores import Score, Verdict, score_of, verdicts_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
+from debias_sd.reporting.judged import says_drawn
 
 _LOG = logging.getLogger("app")
 _LOOK = 0.15  # seconds between two looks at the drawing thread
@@ -201,7 +202,7 @@ def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[
         verdicts = unjudged_by(_sentence_for(error, run.request, who="the judge"), run.sentences)
     finally:
         track.is_judged = False
-    return verdicts, score_by(verdicts, can_say_drawn=run.judge["thresholds"]["drawn"] is not None)
+    return verdicts, score_by(verdicts, can_say_drawn=says_drawn(run.judge))
 
 
 def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:

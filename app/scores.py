@@ -8,7 +8,6 @@ says what one picture is worth.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
@@ -17,9 +16,9 @@ import numpy as np
 from debias_sd.comparison import Sentence
 from debias_sd.fidelity import judge_caption, summarise
 from debias_sd.shapes.caption import Caption
-from debias_sd.shapes.check import CellReading, judge
-from debias_sd.shapes.render import CELL, SIDE, all_looks, cell_box, tile
-from debias_sd.shapes.scene import BACKGROUNDS, CELLS, Thing
+from debias_sd.shapes.check import CellReading, judge, templates
+from debias_sd.shapes.render import CELL, SIDE, cell_box
+from debias_sd.shapes.scene import CELLS, Thing
 
 # Two-sided 95 % quantiles of Student's t for 1 to 7 degrees of freedom: 2 to 8 seeds.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
@@ -74,22 +73,11 @@ def likeness(pixels: np.ndarray, thing: Thing) -> float:
     that look and of any other, on any background. 1 is exactly what was asked for, 0 exactly something else; what is
     above 0.5 the checker calls drawn.
     """
-    tiles, looks = _tiles()
-    differences = ((tiles - pixels[cell_box(thing.cell)].astype(np.float32)) ** 2).mean(axis=(1, 2, 3))
-    is_asked = looks == "/".join((thing.colour, thing.shape, thing.size))
+    tiles, names = templates()
+    differences = ((tiles - pixels[cell_box(thing.cell)].astype(np.float32).reshape(-1)) ** 2).mean(axis=1)
+    is_asked = np.array([look == (thing.colour, thing.shape, thing.size) for _, look in names])
     asked, other = float(differences[is_asked].min()), float(differences[~is_asked].min())
     return other / (asked + other)
-
-
-@functools.cache
-def _tiles() -> tuple[np.ndarray, np.ndarray]:
-    """Every tile of the world, float32 [tiles, 16, 16, 3], and its look: colour/shape/size, empty for no thing."""
-    looks = [(ground, look) for ground in BACKGROUNDS for look in (None, *all_looks())]
-    tiles = [
-        np.broadcast_to(BACKGROUNDS[ground], (CELL, CELL, 3)) if look is None else tile(ground, *look)
-        for ground, look in looks
-    ]
-    return np.stack(tiles).astype(np.float32), np.array(["/".join(look or ()) for _, look in looks])
 
 
 def _in_words(found: CellReading, thing: Thing) -> str:

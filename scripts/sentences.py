@@ -10,9 +10,9 @@ import textwrap
 
 from claims import paired_interval
 from reports import Reports, title_of
-from ways import COLUMNS, value_of, verdict_of
+from ways import COLUMNS, name_of, value_of, verdict_of
 
-RECIPES = ("long-clip-l0.5", "debias-l0.1")
+RECIPES = ("long-clip", "debias")
 CHUNKED = "base-chunked"
 INTRODUCTION = (
     "Not in the papers: both recipes with `late_sentences_weight` 1 (training.md) and everything else as above. The "
@@ -21,10 +21,14 @@ INTRODUCTION = (
 )
 
 
+def plain(recipe: str) -> str:
+    """The name in reports of `recipe` as the other sections have it."""
+    return name_of(recipe, "grouped")
+
+
 def held(recipe: str) -> str:
-    """The name in reports of `recipe` with the term: `debias-l0.1` -> `debias-sentences-l0.1`."""
-    plain, weight = recipe.rsplit("-", 1)
-    return f"{plain}-sentences-{weight}"
+    """That of `recipe` with the term."""
+    return name_of(recipe, "sentences")
 
 
 def held_table(reports: Reports) -> list[str]:
@@ -32,10 +36,10 @@ def held_table(reports: Reports) -> list[str]:
     measured = [recipe for recipe in RECIPES if held(recipe) in reports.of_kind("retrieval")]
     heads, cells = [], {column: [] for column in COLUMNS}
     for recipe in measured:
-        seeds = [len(reports.of_kind("retrieval").get(name, {})) for name in (recipe, held(recipe))]
-        heads += [f"{title_of(recipe)} ({seeds[0]})", f"with the term ({seeds[1]})", "the term"]
+        seeds = [len(reports.of_kind("retrieval").get(name, {})) for name in (plain(recipe), held(recipe))]
+        heads += [f"{title_of(plain(recipe))} ({seeds[0]})", f"with the term ({seeds[1]})", "the term"]
         for column, row in cells.items():
-            without, with_term = (value_of(reports, name, column) for name in (recipe, held(recipe)))
+            without, with_term = (value_of(reports, name, column) for name in (plain(recipe), held(recipe)))
             row += [str(without or "–"), str(with_term or "–"), verdict_of(with_term, without)]
     lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     return [*lines, *(f"| {column} | {' | '.join(row)} |" for column, row in cells.items()), ""]
@@ -43,7 +47,7 @@ def held_table(reports: Reports) -> list[str]:
 
 def interval_lines(reports: Reports) -> list[str]:
     """Late details, paired over prompts: the term against none, against chunking, and the recipes that both have it."""
-    pairs = [(held(recipe), other) for recipe in RECIPES for other in (recipe, CHUNKED)]
+    pairs = [(held(recipe), other) for recipe in RECIPES for other in (plain(recipe), CHUNKED)]
     pairs.append((held(RECIPES[1]), held(RECIPES[0])))
     found = [(pair, paired_interval(reports, pair)) for pair in pairs]
     lines = [f"- {title_of(ours)} against {title_of(theirs)}: {said}" for (ours, theirs), said in found if said]

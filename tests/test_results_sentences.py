@@ -1,27 +1,13 @@
 """The section of docs/results.md on late sentences: written from reports, whichever way they come out."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from debias_sd.report import Report
+from tests.test_training_ways import retrieval, run_results
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def retrieval(keep):
-    rates = {way: {"r1": keep, "mean_rank": 1.5} for way in ("t2i", "i2t")}
-    probes = {probe: rates | {"twin_percent": 50.0} for probe in ("keep", "move", "remove", "first2", "swap2")}
-    kinds = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
-    return {
-        "sha256": f"{keep}",
-        "probes": probes | {"first_only": rates},
-        "short": dict.fromkeys(kinds, rates),
-        "pads": {},
-    }
 
 
 def fidelity(late):
@@ -55,15 +41,14 @@ def reports(tmp_path):
     return folder
 
 
-def run_results(reports, docs):
-    command = [sys.executable, ROOT / "scripts" / "results.py", "--reports", reports, "--docs", docs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
+def section(reports, docs):
+    done = run_results("--reports", reports, "--docs", docs)
     assert done.returncode == 0, done.stderr
     return (docs / "results.md").read_text()
 
 
 def test_the_term_is_compared_with_none_and_with_chunking(reports, tmp_path):
-    text = run_results(reports, tmp_path / "docs").split("## Late sentences held")[1].split("\n## ")[0]
+    text = section(reports, tmp_path / "docs").split("## Late sentences held")[1].split("\n## ")[0]
     assert "### The first run" in text
     assert "another seed" not in text
     assert "| | DeBias-CLIP, λs 0.1 (3) | with the term (3) | the term |" in text
@@ -79,7 +64,7 @@ def test_both_recipes_and_both_runs_stand_side_by_side(reports, tmp_path):
     write(reports, "long-clip-sentences-l0.5-s0", 50.0, 7)
     for name in ("debias-l0.1-s10", "debias-sentences-l0.1-s10"):
         write(reports / "another-seed", name, 60.0, 8)
-    text = run_results(reports, tmp_path / "docs").split("## Late sentences held")[1]
+    text = section(reports, tmp_path / "docs").split("## Late sentences held")[1]
     first, again = text.split("### Again with another seed")
     assert "| | Long-CLIP, λs 0.5 (3) | with the term (1) | the term | DeBias-CLIP, λs 0.1 (3) |" in first
     assert "| late details drawn | 80.0 ± 0.0 | 70.0 | -10.0, one seed | 80.0 ± 0.0 |" in first
@@ -90,7 +75,7 @@ def test_both_recipes_and_both_runs_stand_side_by_side(reports, tmp_path):
 def test_there_is_no_section_where_nothing_was_measured(reports, tmp_path):
     for path in reports.glob("*-sentences-*"):
         path.unlink()
-    assert "Late sentences held" not in run_results(reports, tmp_path / "docs").replace("(section Late", "")
+    assert "Late sentences held" not in section(reports, tmp_path / "docs").replace("(section Late", "")
 
 
 def test_what_the_readme_says_of_both_runs_is_what_was_measured(monkeypatch):

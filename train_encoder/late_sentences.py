@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -74,21 +75,15 @@ class LateSentences:
         spans = self.spans(ids)
         if not spans:
             return hidden[:, :0].sum()  # 0, in the graph as DistributedDataParallel asks
-        longest = max(span.behind - span.first for span in spans)
-        alone = torch.full((len(spans), longest + 2), self.end_id)
-        alone[:, 0] = self.start_id
-        places, read = torch.zeros(2, len(spans), longest, dtype=torch.long)
-        captions = ids.cpu()
-        for number, (row, first, behind) in enumerate(spans):
-            size = behind - first
-            alone[number, 1 : size + 1] = captions[row, first:behind]
-            places[number, :size] = torch.arange(first, behind)
-            read[number, :size] = 1
-        rows = torch.tensor([span.row for span in spans], device=hidden.device)
-        places, read = places.to(hidden.device), read.to(hidden.device)[..., None]
+        rows, first, behind = torch.tensor(spans, device=ids.device).T
+        places = first[:, None] + torch.arange(int((behind - first).max()), device=ids.device)
+        inside = places < behind[:, None]
+        places = places.where(inside, first[:, None])
+        words = ids[rows[:, None], places].where(inside, self.end_id)
+        alone = F.pad(F.pad(words, (1, 0), value=self.start_id), (0, 1), value=self.end_id)
         with torch.no_grad():
-            target = self.start(input_ids=alone.to(hidden.device)).last_hidden_state[:, 1 : longest + 1].float()
-        own = hidden[rows[:, None], places].float()
+            target = self.start(input_ids=alone).last_hidden_state[:, 1:-1].float()
+        own, read = hidden[rows[:, None], places].float(), inside[..., None]
         distance = _by_caption(((own - target) ** 2 * read).sum(dim=(1, 2)), rows, len(ids))
         size = _by_caption((target**2 * read).sum(dim=(1, 2)), rows, len(ids))
         return (distance / size.where(size > 0, 1)).mean()

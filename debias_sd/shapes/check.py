@@ -38,7 +38,8 @@ class Verdict:
 
 
 @functools.cache
-def _templates() -> tuple[np.ndarray, list[tuple[str, tuple[str, str, str] | None]]]:
+def templates() -> tuple[np.ndarray, list[tuple[str, tuple[str, str, str] | None]]]:
+    """Every tile of the world, float32 [tiles, 768], with its background and its colour, shape, size (None: empty)."""
     tiles, names = [], []
     for background, rgb in BACKGROUNDS.items():
         empty = np.empty((CELL, CELL, 3), np.float32)
@@ -66,9 +67,9 @@ def _as_pixels(image: np.ndarray) -> np.ndarray:
 def read_picture(image: np.ndarray) -> list[CellReading]:
     """Read all nine cells of an RGB picture (uint8 [48k, 48k, 3]) in reading order."""
     pixels = _as_pixels(image)
-    templates, names = _templates()
+    tiles, names = templates()
     cells = np.stack([pixels[cell_box(cell)].reshape(-1) for cell in range(9)])
-    distance = ((cells**2).sum(1)[:, None] - 2 * cells @ templates.T + (templates**2).sum(1)[None]) / cells.shape[1]
+    distance = ((cells**2).sum(1)[:, None] - 2 * cells @ tiles.T + (tiles**2).sum(1)[None]) / cells.shape[1]
     readings = []
     for cell, nearest in enumerate(distance.argmin(1)):
         background, look = names[nearest]
