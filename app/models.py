@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.run import Run
 from debias_sd import TextEncoder, load_debias_pipeline
 from debias_sd.comparison import TITLES, is_checked, pipes_of
-from debias_sd.judges import Judge
+from debias_sd.measure.judges import Judge
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,14 +30,13 @@ import torch
 from encode import POSITIONS, clip_tokenizer
 from transformers import CLIPConfig, CLIPModel
 
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import ClipTowers
-from debias_sd.metrics import retrieval_ranks
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import ClipTowers
+from debias_sd.measure.retrieval.ranks import retrieval_ranks
 from debias_sd.report import installed_versions, write_atomically
-from debias_sd.retrieval import DualEncoder
 from debias_sd.tokens import tokenize
 
 BATCH = 16  # of the padded way
@@ -47,7 +46,7 @@ RANK_POOL = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from debias_sd.metrics import retrieval_ranks
+from debias_sd.measure.retrieval.ranks import retrieval_ranks
 count = int(sys.argv[1])
 rng = np.random.default_rng(0)
 images, captions = (rng.standard_normal((n, 512), np.float32) for n in (count, 5 * count))
@@ -81,7 +80,7 @@ def random_towers(*, width: int, layers: int) -> ClipTowers:
     vision = sizes | {"image_size": 32, "patch_size": 32}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=width)).eval()
     preprocessing = Preprocessing(32, 32, 3, CLIP_MEAN, CLIP_STD, "none")
-    return ClipTowers(DualEncoder(model, tokenizer, Path("random")), preprocessing)
+    return ClipTowers(model, tokenizer, Path("random"), preprocessing)
 
 
 def read_texts(path: Path, count: int) -> tuple[list[str], str]:
@@ -103,7 +102,7 @@ def padded(towers: ClipTowers, texts: list[str]) -> np.ndarray:
     """The same features as most evaluation scripts make them: 248 slots each, in the order of the file."""
     rows = []
     for start in range(0, len(texts), BATCH):
-        ids = tokenize(towers.encoder.tokenizer, texts[start : start + BATCH], length=POSITIONS, pad_id=0)
+        ids = tokenize(towers.tokenizer, texts[start : start + BATCH], length=POSITIONS, pad_id=0)
         rows.append(torch.nn.functional.normalize(towers.text_features(ids), dim=-1).numpy())
     return np.concatenate(rows)
 
@@ -167,7 +166,7 @@ def measure(towers: ClipTowers, texts: list[str], *, source: str, rounds: int, i
             raise RuntimeError("ours and the sort give other ranks; their times cannot be compared.")
     text_ways = {"ours": lambda: ours(towers, texts), "padded": lambda: padded(towers, texts)}
     rank_ways = {"ours": lambda: retrieval_ranks(*pools, owners), "argsort": lambda: argsorted(*pools, owners)}
-    config = towers.encoder.model.config.text_config
+    config = towers.model.config.text_config
     return {
         "kind": "speed of retrieval",
         "encoder": {"width": config.hidden_size, "layers": config.num_hidden_layers, "positions": POSITIONS},

@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+RETRIEVAL, ATTENTION, FIDELITY, JUDGE = "retrieval", "attention", "fidelity", "judge"  # kinds, as the commands measure
+_FORMER_KINDS = {"retrieval-sets": RETRIEVAL, "reading": ATTENTION, "fidelity-judged": FIDELITY}
 _PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
 _SEEDED = re.compile(r"(?P<recipe>.+)-(?P<seed>[sf]\d+)")
 
@@ -45,7 +47,8 @@ class Report:
         """Read a report back; ValueError when the file is none."""
         try:
             content = json.loads(Path(path).read_text())
-            return cls(**content)
+            found = cls(**content)
+            return dataclasses.replace(found, kind=_FORMER_KINDS.get(found.kind, found.kind))
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
         except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError):

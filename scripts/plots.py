@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from reports import Reports, at, split_weight, spread_of, title_of, values_of
+from reports import Reports, drawn, r1, read, split_weight, spread_of, title_of, values_of
 
 matplotlib.use("Agg")
 
@@ -55,7 +55,7 @@ def _save(figure: plt.Figure, path: Path) -> Path:
 
 def _curves(by_seed: dict[str, list[dict[str, Any]]], *path: str) -> np.ndarray:
     """Curves of all seeds [seeds, positions], cut to the shortest."""
-    curves = [at(*path)(result) for results in by_seed.values() for result in results]
+    curves = [read("attention", "positions", *path)(result) for results in by_seed.values() for result in results]
     size = min(len(curve) for curve in curves)
     return np.array([curve[:size] for curve in curves], float)
 
@@ -67,8 +67,8 @@ def plot_attention(reports: Reports, path: Path, *, at_least: float = 0.25) -> P
         return None
     figure, axes = _figure("token position", "mean attention from the end token")
     for recipe, by_seed in groups.items():
-        curves = _curves(by_seed, "positions", "all_layers")
-        reached = _curves(by_seed, "positions", "captions").min(0)[: curves.shape[1]]
+        curves = _curves(by_seed, "all_layers")
+        reached = _curves(by_seed, "captions").min(0)[: curves.shape[1]]
         curves = curves[:, reached >= at_least * reached[0]]
         places, mean = np.arange(curves.shape[1]), curves.mean(0)
         axes.plot(places, mean, linewidth=1.6, **style_of(recipe))
@@ -87,15 +87,15 @@ def plot_places(reports: Reports, path: Path) -> Path | None:
     if not groups:
         return None
     figure, axes = _figure("sentence (S: the summary, then details in order)", "things drawn, %")
-    size = min(len(results[0]["by_sentence"]) for by_seed in groups.values() for results in by_seed.values())
+    size = min(len(drawn("by_sentence")(results[0])) for by_seed in groups.values() for results in by_seed.values())
     for recipe, by_seed in groups.items():
-        points = [spread_of(values_of(by_seed, at("summary")))]
-        points += [spread_of(values_of(by_seed, at("by_sentence_details", place))) for place in range(1, size)]
+        points = [spread_of(values_of(by_seed, drawn("summary_score")))]
+        points += [spread_of(values_of(by_seed, drawn("by_sentence", place))) for place in range(1, size)]
         places = [place for place, point in enumerate(points) if point is not None]
         mean = [point.mean for point in points if point is not None]
         bars = [point.deviation or 0 for point in points if point is not None]
         axes.errorbar(places, mean, bars, marker="o", markersize=4, capsize=2, linewidth=1.6, **style_of(recipe))
-    floors = [values_of(by_seed, at("floor", "late_detail")) for by_seed in groups.values()]
+    floors = [values_of(by_seed, drawn("floor", "late_detail")) for by_seed in groups.values()]
     floor = float(np.mean([value for values in floors for value in values]))
     axes.axhline(floor, color="#57606a", linewidth=1, linestyle=(0, (1, 2)), label="floor: other scenes' prompts")
     axes.set_xticks(range(size), ["S", *map(str, range(1, size))])
@@ -113,7 +113,7 @@ def plot_probes(reports: Reports, path: Path) -> Path | None:
     probes = ("keep", "move", "remove")
     width = 0.8 / len(groups)
     for number, (recipe, by_seed) in enumerate(groups.items()):
-        found = [spread_of(values_of(by_seed, at("probes", probe, "t2i", "r1"))) for probe in probes]
+        found = [spread_of(values_of(by_seed, r1(probe, "t2i"))) for probe in probes]
         places = np.arange(len(probes)) + (number - (len(groups) - 1) / 2) * width
         style = style_of(recipe)
         axes.bar(

@@ -16,7 +16,7 @@ from debias_sd.fidelity import (
     unnamed_cells,
     ways_of,
 )
-from debias_sd.judges.checker_error import error_rates, measure_checker, near_miss, with_noise
+from debias_sd.measure.judges.checker_error import error_rates, measure_checker, near_miss, with_noise
 from debias_sd.shapes.caption import length
 from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render

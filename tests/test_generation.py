@@ -11,13 +11,13 @@ from tiny import LONG_PROMPT, clip_tokenizer, tiny_encoder, tiny_sd_pipeline
 
 from debias_sd.captions import split_sentences
 from debias_sd.fidelity import draw
-from debias_sd.generation.drawing import SEED_STEP, Sampling, draw_album, ways_for
-from debias_sd.generation.measure import judge_albums
-from debias_sd.generation.sentences import Table, judge_album, sentences_in
-from debias_sd.generation.shares import agreement, counts_of, difference, summarise
-from debias_sd.generation.store import PictureStore, common_settings, hash_pipeline
-from debias_sd.judges import Thresholds, Verdict
-from debias_sd.judges.verdict import unjudged
+from debias_sd.measure.judges import Thresholds, Verdict
+from debias_sd.measure.judges.verdict import unjudged
+from debias_sd.measure.pictures.album import SEED_STEP, Sampling, draw_album, ways_for
+from debias_sd.measure.pictures.judging import judge_albums
+from debias_sd.measure.pictures.late_details import Table, judge_album, sentences_in
+from debias_sd.measure.pictures.shares import agreement, counts_of, difference, summarise
+from debias_sd.measure.pictures.store import PictureStore, common_settings, hash_pipeline
 from debias_sd.pipelines.load import with_text_encoder
 
 PROMPTS = [LONG_PROMPT, "One cat.", "A red dog. A blue cat. A tree.", LONG_PROMPT * 3]

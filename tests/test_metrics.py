@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from debias_sd.metrics import best_ranks_of, mean_rank, median_rank, ranks_of, recall_at, retrieval_ranks
+from debias_sd.measure.retrieval.ranks import (
+    best_ranks_of,
+    mean_rank,
+    median_rank,
+    ranks_of,
+    recall_at,
+    retrieval_ranks,
+)
 
 # Rows are 4 captions, columns 3 images.
 SIMILARITY = np.array([[9.0, 1.0, 2.0], [4.0, 6.0, 5.0], [3.0, 7.0, 8.0], [5.0, 4.0, 3.0]])

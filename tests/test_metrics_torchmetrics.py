@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from debias_sd.metrics import recall_at, retrieval_ranks
+from debias_sd.measure.retrieval.ranks import recall_at, retrieval_ranks
 
 BY_TORCHMETRICS = {
     "t2i": {1: 0.63, 5: 0.92, 10: 0.97},

@@ -14,12 +14,12 @@ from tiny_sets import caption, make_folder
 from transformers import CLIPModel, SiglipModel
 
 from debias_sd import cli
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import load_towers
-from debias_sd.reading.attention import pooled_attention
-from debias_sd.reading.measure import measure_reading
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.reading.attention import pooled_attention
+from debias_sd.measure.reading.by_place import measure_reading
 from debias_sd.report import Report
 
 PLOTS = (

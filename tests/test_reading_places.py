@@ -3,7 +3,7 @@
 import numpy as np
 
 from debias_sd.captions import split_sentences
-from debias_sd.reading.places import (
+from debias_sd.measure.reading.places import (
     Place,
     Text,
     bins_of,
@@ -13,7 +13,7 @@ from debias_sd.reading.places import (
     texts_of,
     word_bin,
 )
-from debias_sd.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
+from debias_sd.measure.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
 
 CAPTIONS = [
     "A harbour at dawn.  A red boat lies there. Nobody answers.",

@@ -4,10 +4,10 @@ import base64
 
 import pytest
 
+from debias_sd.measure.reports import picture_tables as judged
+from debias_sd.measure.reports.picture_tables import picture_tables
+from debias_sd.measure.reports.tables import Entry
 from debias_sd.report import Report
-from debias_sd.reporting import judged
-from debias_sd.reporting.judged import picture_tables
-from debias_sd.reporting.tables import Entry
 
 JPEG = base64.b64encode(b"\xff\xd8\xff").decode()
 SCORES = {

@@ -10,12 +10,12 @@ from tiny_sets import caption, make_folder
 
 from debias_sd import cli
 from debias_sd.datasets.names import open_records
-from debias_sd.evaluation.cache import FeatureCache, cache_folder, key_of
-from debias_sd.evaluation.embedding import Embedder, length_batches
-from debias_sd.evaluation.measure import Plan, measure_sets
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import content_hash, load_towers
-from debias_sd.metrics import BLOCK, best_ranks_of, ranks_of, retrieval_ranks
+from debias_sd.measure.features.cache import FeatureCache, cache_folder, key_of
+from debias_sd.measure.features.embedding import Embedder, length_batches
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import content_hash, load_towers
+from debias_sd.measure.retrieval.ranks import BLOCK, best_ranks_of, ranks_of, retrieval_ranks
+from debias_sd.measure.retrieval.sets import Plan, measure_sets
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from debias_sd.evaluation.intervals import SCORES, draw_scores, intervals_of, scores_of
+from debias_sd.measure.retrieval.scores import SCORES, draw_scores, intervals_of, scores_of
 
 
 @pytest.mark.parametrize("pictures", [1, 4, 7])

@@ -16,12 +16,12 @@ from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_image
 from debias_sd.datasets.records import Encoded, ListedRecords, Record
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.measure import Measured, Plan, measure_sets
-from debias_sd.evaluation.pool import world_records
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import ClipTowers, load_towers
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import ClipTowers, load_towers
+from debias_sd.measure.retrieval.pool import world_records
+from debias_sd.measure.retrieval.sets import Measured, Plan, measure_sets
 from debias_sd.retrieval import evaluate_retrieval, load_dual_encoder
 from debias_sd.tokens import tokenize
 

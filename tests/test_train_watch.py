@@ -8,7 +8,7 @@ import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from debias_sd.evaluation.preprocessing import clip_preprocessing
+from debias_sd.measure.features.preprocessing import clip_preprocessing
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import evaluation, hub

@@ -18,7 +18,7 @@ from debias_sd.counts import count_of
 if TYPE_CHECKING:
     import torch
 
-    from debias_sd.judges.known import Known
+    from debias_sd.measure.judges.known import Known
 
 HELP = "measure a judge of pictures where the content is known, and choose its thresholds"
 WORLD = "world"
@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure every judge, write the report; ValueError for every fault of the user's."""
     from tqdm import tqdm
 
-    from debias_sd.judges import load_judge
-    from debias_sd.judges.calibration import KIND, calibrate
-    from debias_sd.report import Report, check_writable
+    from debias_sd.measure.judges import load_judge
+    from debias_sd.measure.judges.calibration import calibrate
+    from debias_sd.report import JUDGE, Report, check_writable
 
     _check(arguments)
     check_writable(arguments.out)
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
     command = "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
     seconds = round(time.perf_counter() - started, 1)
-    Report(KIND, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
+    Report(JUDGE, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
     return 0
 
@@ -100,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _known(arguments: argparse.Namespace) -> Known:
     from debias_sd.datasets.records import describe_counts
-    from debias_sd.judges.known import read_known, world_pictures
+    from debias_sd.measure.judges.known import read_known, world_pictures
 
     if arguments.known == WORLD:
         return world_pictures(seed=arguments.seed, count=arguments.count or 200)
