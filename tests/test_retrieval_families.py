@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny_checkpoints import clone, long_clip, long_clip_features, padded, save_safetensors, tiny_open_clip
-from tiny_sets import caption, make_folder
+from tiny_sets import caption, check_ranks, make_folder
 from tiny_siglip import make_pictures, make_siglip
 from transformers import SiglipModel
 
@@ -31,11 +31,8 @@ def ranks_in(folder, data) -> dict:
 
 def same_ranks(found: dict, images: torch.Tensor, texts: torch.Tensor) -> None:
     images, texts = (torch.nn.functional.normalize(rows, dim=-1).numpy() for rows in (images, texts))
-    ranks = retrieval_ranks(images, texts, np.arange(len(texts)))
-    for way in ("t2i", "i2t"):
-        ours = getattr(ranks, way)
-        assert (found[way]["mean_rank"], found[way]["median_rank"]) == (ours.mean(), np.median(ours))
-    assert len(set(ranks.t2i)) > 2  # the ranks tell pictures apart
+    check_ranks(found, images, texts, np.arange(len(texts)))
+    assert len(set(retrieval_ranks(images, texts, np.arange(len(texts))).t2i)) > 2  # the ranks tell pictures apart
 
 
 @pytest.mark.parametrize("family", ["openclip", "longclip", "smartclip"])

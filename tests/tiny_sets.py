@@ -4,6 +4,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from tests.tiny import LONG_PROMPT
@@ -66,3 +67,21 @@ def make_docci(root: Path, *, count: int = 8) -> Path:
     for number in range(count):
         draw(root / "images" / f"test_{number}.jpg", number)
     return root
+
+
+def check_ranks(found: dict, images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *, few_ties: bool = True):
+    """Assert that a report's scores of both directions are those of `images` and `texts`, normalised [n, dim].
+
+    Another processor sums in another order, and two similarities that differ in the last bits change places. So every
+    rank has a lowest and a highest value, by what lies within 1e-5 of the right one, and scores lie between.
+    `few_ties`: the data must be such that this says something.
+    """
+    similarity, own = texts @ images.T, owners[:, None] == np.arange(len(images))
+    for way, scores, right in (("t2i", similarity, own), ("i2t", similarity.T, own.T)):
+        best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)
+        lowest, highest = (1 + ((scores > best + slack) & ~right).sum(axis=1) for slack in (1e-5, -1e-5))
+        assert not few_ties or (highest - lowest).mean() < 1, "too many near-ties for a test that could fail"
+        measures = {"mean_rank": np.mean, "median_rank": np.median, "r1": lambda ranks: 100 * np.mean(ranks == 1)}
+        for name in measures.keys() & found[way].keys():
+            ends = sorted((measures[name](lowest), measures[name](highest)))
+            assert ends[0] - 1e-6 <= found[way][name] <= ends[1] + 1e-6, (way, name)
