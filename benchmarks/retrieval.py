@@ -21,13 +21,12 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from encode import POSITIONS, clip_tokenizer
+from encode import POSITIONS, clip_tokenizer, take_turns
 from transformers import CLIPConfig, CLIPModel
 
 from debias_sd.measure.features.cache import FeatureCache
@@ -116,22 +115,9 @@ def argsorted(images: np.ndarray, captions: np.ndarray, owners: np.ndarray) -> t
     return t2i, 1 + np.argmax(owners[order] == np.arange(len(images))[:, None], axis=1)
 
 
-def take_turns(ways: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, `rounds` times, the order rotating."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            started = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
 def compare(ways: dict[str, Callable[[], object]], *, rounds: int, goal: float) -> dict[str, object]:
     """Ours and another way: seconds of each round, and how many times quicker ours is, by the medians."""
-    seconds = take_turns(ways, rounds=rounds)
+    seconds, _ = take_turns(ways, rounds=rounds)
     mine, other = (statistics.median(times) for times in seconds.values())
     return {"seconds": seconds, "times_quicker": other / mine, "goal": goal, "goal_met": other / mine >= goal}
 

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -80,6 +81,16 @@ def write_atomically(path: str | Path, content: bytes, *, by_way_of: Path | None
         Path(scratch).unlink(missing_ok=True)
         raise ValueError(f"file {path} cannot be written ({error.strerror}); choose another path.") from error
     return path
+
+
+def command_line() -> str:
+    """The command as typed, with paths inside the working folder relative: a report is read on other machines."""
+    return relative("debias-sd " + " ".join(sys.argv[1:]))
+
+
+def relative(text: str) -> str:
+    """`text` without the working folder in front of the paths in it."""
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 def installed_versions() -> dict[str, str]:

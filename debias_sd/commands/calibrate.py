@@ -6,7 +6,6 @@ The report holds its thresholds: give it to `debias-sd evaluate fidelity --calib
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from debias_sd.measure.judges import load_judge
     from debias_sd.measure.judges.calibration import calibrate
-    from debias_sd.report import JUDGE, Report, check_writable
+    from debias_sd.report import JUDGE, Report, check_writable, command_line
 
     _check(arguments)
     check_writable(arguments.out)
@@ -72,9 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
         _say(judge.name, results[judge.name])
     settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
-    command = "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
     seconds = round(time.perf_counter() - started, 1)
-    Report(JUDGE, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
+    Report(JUDGE, settings | known.describe(), results, command=command_line(), seconds=seconds).write(arguments.out)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,8 +86,9 @@ def _draw(made: BenchmarkSet, variant: Variant, arguments: argparse.Namespace, s
     from tqdm import tqdm
 
     from debias_sd.drawing import draw
+    from debias_sd.report import command_line
 
-    about: dict[str, Any] = {"command": "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")}
+    about: dict[str, Any] = {"command": command_line()}
     past = sum(_tokens_of(variant, planned.prompt.text) > variant.window for planned in made.planned)
     about["prompts_past_window"] = past
     if past and variant.reading is None:
@@ -148,17 +148,14 @@ def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
 
 
 def _settings(arguments: argparse.Namespace, variant: Variant, encoder: str, dtype: torch.dtype) -> dict[str, Any]:
-    window = variant.window
+    from debias_sd.report import relative
+
     return {
-        "base": _name(arguments.base or "embedded"),
-        "encoder": _name(encoder),
-        "window": window,
+        "base": relative(arguments.base or "embedded"),
+        "encoder": relative(encoder),
+        "window": variant.window,
         "in_windows": variant.reading is not None,
         "scheduler": type(variant.pipe.scheduler).__name__,
         "dtype": str(dtype).removeprefix("torch."),
         "device": variant.pipe.device.type,
     }
-
-
-def _name(source: str) -> str:
-    return source.replace(f"{Path.cwd()}/", "")

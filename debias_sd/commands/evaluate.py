@@ -8,7 +8,6 @@ numbers beside ours.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +62,7 @@ def parse_encoders(values: list[str]) -> dict[str, str]:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write the report, return the exit code."""
     from debias_sd.commands.terminal import quiet_loading, say
-    from debias_sd.report import Report, check_writable
+    from debias_sd.report import Report, check_writable, command_line
 
     encoders = parse_encoders(arguments.encoder)
     if arguments.count is not None and arguments.count < 1:
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         kind=kind,
         settings={"seed": arguments.seed} | settings,
         encoders=results,
-        command=_command(),
+        command=command_line(),
         seconds=round(time.perf_counter() - started, 1),
         extra=extra,
     )
@@ -107,8 +106,3 @@ def _measure_of(arguments: argparse.Namespace) -> tuple[str, Measure]:
         "fidelity": (FIDELITY, evaluate_pictures.measure),
         "paper": (RETRIEVAL, evaluate_paper.measure),
     }[arguments.kind]
-
-
-def _command() -> str:
-    """The command as typed, with paths inside the working folder relative: a report is read on other machines."""
-    return "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")

@@ -26,7 +26,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     if arguments.data_root is None:
         raise ValueError("--data-root is not set, paper needs the folder that holds the sets; name it.")
     found = find_sets(arguments.data_root)
-    sets = dict(zip(found.sets, found.sets.values(), strict=True))
+    sets = found.sets
     if arguments.count is not None:
         sets = {name: first_records(records, arguments.count) for name, records in sets.items()}
     plan = evaluate_sets.plan_of(arguments, PROBES)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
     from debias_sd.measure.reading.by_place import COUNT
+    from debias_sd.report import relative
 
     count = arguments.count or COUNT
     sets = _captions_of(arguments, count)
@@ -34,7 +35,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     if not running.processes.is_main:
         return None
     names = [*_data_of(arguments), *map(str, arguments.captions or [])]
-    settings = {"data": [evaluate_sets.inside(name) for name in names], "count": count, "samples": arguments.samples}
+    settings = {"data": [relative(name) for name in names], "count": count, "samples": arguments.samples}
     return results, settings | running.settings(), extra | {"work": running.work()}
 
 

@@ -132,19 +132,16 @@ def report_parts(
     running: Running, measured: Measured, plan: Plan, *, names: list[str], count: int | None
 ) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report."""
+    from debias_sd.report import relative
+
     settings = {
-        "data": [inside(name) for name in names],
+        "data": [relative(name) for name in names],
         "count": count,
         "probes": list(plan.probes),
         "samples": plan.samples,
     }
     extra = {"differences": measured.differences, "work": running.work(), "pictures": measured.pictures}
     return measured.encoders, settings | running.settings(), extra
-
-
-def inside(name: str) -> str:
-    """A path inside the working folder as a relative one: a report is read on other machines."""
-    return name.replace(f"{Path.cwd()}/", "")
 
 
 def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
