@@ -18,7 +18,6 @@ from debias_sd.counts import count_of
 if TYPE_CHECKING:
     import torch
 
-    from debias_sd.drawing import Variant
     from debias_sd.measure.judges import Judge
     from debias_sd.measure.late_details import Sentences
     from debias_sd.measure.pictures.album import Album, Sampling
@@ -54,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
+    from debias_sd.measure.late_details import sentences_in
     from debias_sd.measure.pictures.judging import example_pictures, judge_albums
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
@@ -66,7 +66,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
             "it out, or give --judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
     seeds, sampling = _seeds(arguments), _sampling(arguments)
-    texts, prompts = _worlds_prompts(arguments) if _are_worlds(arguments) else _own_prompts(arguments)
+    texts, prompts = _prompts(arguments)
     device, dtype = device_and_dtype(arguments)
     judges = [_loader(spec, arguments, device) for spec in specs]
     for load in judges:
@@ -75,19 +75,20 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     _check_judges(arguments, base)
     _check_encoders(base, encoders)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
-        drawn = _draw(base, encoders, texts, seeds, sampling, folder=arguments.pictures or Path(scratch))
+        sentences, folder = sentences_in(texts, base.tokenizer), arguments.pictures or Path(scratch)
+        albums, drawn = _draw(base, encoders, sentences, texts, seeds, sampling, folder=folder)
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
-        extra = {"examples": example_pictures(drawn.albums)}
+        extra = {"examples": example_pictures(albums)}
         if CHECKER in specs and _are_worlds(arguments):
             extra["checker_errors"] = _checker_errors(base, arguments)
         del base  # the judges take its place in memory
         _free(device)
         judged = judge_albums(
-            drawn.albums, drawn.sentences, judges, samples=arguments.samples, floor=not arguments.no_floor,
+            albums, sentences, judges, samples=arguments.samples, floor=not arguments.no_floor,
             start_bar=_bars(),
         )  # fmt: skip
-    results = {variant: drawn.about[variant] | {"judges": scores} for variant, scores in judged.encoders.items()}
-    _say_scores(judged, drawn.sentences)
+    results = {variant: drawn[variant] | {"judges": scores} for variant, scores in judged.encoders.items()}
+    _say_scores(judged, sentences)
     settings = {
         **about, **prompts, "seeds": seeds, "steps": arguments.steps, "guidance": arguments.guidance_scale,
         "batch": sampling.batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
@@ -140,28 +141,23 @@ def _warn_of_marks(judge: Judge) -> None:
         warn(f"judge {judge.name} was never sure enough to say drawn in its calibration: {MEAN_ALONE}.")
 
 
-def _own_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """The prompts of a file, and what the report says of them."""
+def _prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The prompts of a file or of the embedded world, and what the report says of them."""
+    from debias_sd.measure.world import NAME, PROMPTS, world_prompts
     from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import hash_texts
 
-    path = Path(arguments.prompts)
-    found = read_prompt_file(path).first(arguments.count)
-    for count, what in ((found.empty, "without text left out"), (found.repeated, "repeated, and kept")):
-        if count:
-            warn(f"{path}: {count_of(count, 'prompt')} {what}.")
-    about = {"prompts": path.name, "empty": found.empty, "repeated": found.repeated}
-    return found.texts, about | {"count": len(found.texts), "texts_sha256": hash_texts(found.texts)}
-
-
-def _worlds_prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """The held-out prompts of the embedded world, and what the report says of them."""
-    from debias_sd.measure.world import NAME, PROMPTS, world_prompts
-    from debias_sd.report import hash_texts
-
-    texts = world_prompts(seed=arguments.seed, count=arguments.count or PROMPTS)
-    about = {"prompts": NAME, "empty": 0, "repeated": 0}
-    return texts, about | {"count": len(texts), "texts_sha256": hash_texts(texts)}
+    if _are_worlds(arguments):
+        name, lost = NAME, {"empty": 0, "repeated": 0}
+        texts = world_prompts(seed=arguments.seed, count=arguments.count or PROMPTS)
+    else:
+        path = Path(arguments.prompts)
+        found = read_prompt_file(path).first(arguments.count)
+        name, texts, lost = path.name, found.texts, {"empty": found.empty, "repeated": found.repeated}
+        for count, what in ((found.empty, "without text left out"), (found.repeated, "repeated, and kept")):
+            if count:
+                warn(f"{path}: {count_of(count, 'prompt')} {what}.")
+    return texts, {"prompts": name} | lost | {"count": len(texts), "texts_sha256": hash_texts(texts)}
 
 
 def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> None:
@@ -210,60 +206,41 @@ def _sampling(arguments: argparse.Namespace) -> Sampling:
     return Sampling(arguments.steps, arguments.guidance_scale, batch)
 
 
-class _Drawn:
-    """All pictures of a run, and what the report says of each encoder."""
-
-    def __init__(self, sentences: Sentences) -> None:
-        self.sentences = sentences
-        self.albums: dict[str, Album] = {}
-        self.about: dict[str, dict[str, Any]] = {}
-
-    def add(self, variant: Variant, album: Album, hashes: dict[str, str]) -> None:
-        """Take in the pictures of one variant."""
-        window = variant.window
-        self.albums[variant.name] = album
-        self.about[variant.name] = hashes | {
-            "window": window,
-            "in_windows": variant.reading is not None,
-            "prompts_past_window": int((self.sentences.tokens > window).sum()),
-            "pictures": {"drawn": album.drawn, "found": album.found, "black": album.black},
-        }
-        if album.black:
-            black = count_of(album.black, "picture")
-            warn(f"{variant.name}: {black} all black; a safety checker hides what it objects to.")
-
-
 def _draw(
-    base: DiffusionPipeline,
-    encoders: dict[str, str],
-    texts: list[str],
-    seeds: list[int],
-    sampling: Sampling,
-    *,
-    folder: Path,
-) -> _Drawn:
+    base: DiffusionPipeline, encoders: dict[str, str], sentences: Sentences, texts: list[str], seeds: list[int],
+    sampling: Sampling, *, folder: Path,
+) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
+    """The pictures of every variant of every encoder, and what the report says of each."""
     from debias_sd.drawing import variants_of
     from debias_sd.encoder import TextEncoder
     from debias_sd.encoder_folder import find_encoder_folder
-    from debias_sd.measure.late_details import sentences_in
     from debias_sd.measure.pictures.album import draw_album
     from debias_sd.measure.pictures.store import PictureStore, common_settings, hash_pipeline
     from debias_sd.report import hash_file
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
-    store, start_bar = PictureStore(folder, settings), _bars()
-    drawn, known = _Drawn(sentences_in(texts, base.tokenizer)), WeakKeyDictionary()
+    store, start_bar, known = PictureStore(folder, settings), _bars(), WeakKeyDictionary()
+    albums, about = {}, {}
     for name, source in encoders.items():
         own = source == OWN
-        encoder = None if own else TextEncoder.load(source)
         weights = None if own else hash_file(find_encoder_folder(source) / "model.safetensors")
-        for variant in variants_of(base, name, encoder).values():
+        for variant in variants_of(base, name, None if own else TextEncoder.load(source)).values():
             digest = hash_pipeline(variant.pipe, known)
             step = start_bar(f"pictures of {variant.name}", len(seeds) * len(texts))
             options = {"store": store, "pipeline_sha256": digest, "sampling": sampling, "progress": step}
-            album = draw_album(variant, texts, seeds, **options)
-            drawn.add(variant, album, {"sha256": weights or digest, "pipeline_sha256": digest})
-    return drawn
+            album = albums[variant.name] = draw_album(variant, texts, seeds, **options)
+            about[variant.name] = {
+                "sha256": weights or digest,
+                "pipeline_sha256": digest,
+                "window": variant.window,
+                "in_windows": variant.reading is not None,
+                "prompts_past_window": int((sentences.tokens > variant.window).sum()),
+                "pictures": {"drawn": album.drawn, "found": album.found, "black": album.black},
+            }
+            if album.black:
+                black = count_of(album.black, "picture")
+                warn(f"{variant.name}: {black} all black; a safety checker hides what it objects to.")
+    return albums, about
 
 
 def _bars() -> Callable[[str, int], Callable[[int], object]]:
@@ -285,8 +262,8 @@ def _say_scores(judged: Judged, sentences: Sentences) -> None:
             say(f"{variant}: {share}, mean score {_number(scores['late_score'])}, by {judge}")
             missed = sum(scores["not_judged"].values())
             if missed:
-                sentences = count_of(missed + scores["judged"], "sentence")
-                warn(f"{judge} could not judge {missed:,} of {sentences} of {variant}.")
+                asked = count_of(missed + scores["judged"], "sentence")
+                warn(f"{judge} could not judge {missed:,} of {asked} of {variant}.")
 
 
 def _share(scores: dict[str, Any]) -> str:
