@@ -65,11 +65,12 @@ class Variant:
         return {"prompt": list(prompts)} | ({"negative_prompt": [negative] * len(prompts)} if negative else {})
 
 
-def variants_of(base: DiffusionPipeline, name: str, encoder: TextEncoder | None) -> dict[str, Variant]:
-    """The variants of one encoder in the untouched `base` (None: of the pipeline's own), by the names of `FEEDS`.
+def variants_of(base: DiffusionPipeline, name: str, encoder: TextEncoder | str | None) -> dict[str, Variant]:
+    """The variants of one encoder in the untouched `base`, by the names of `FEEDS`.
 
-    ValueError for an encoder that does not fit.
+    None is the pipeline's own encoder, "stretched" the same with 248 positions. ValueError for one that does not fit.
     """
+    from debias_sd.encoder import TextEncoder
     from debias_sd.pipelines.load import STRETCHED, with_text_encoder
     from debias_sd.prompts.batch import SHORT
 
@@ -80,7 +81,7 @@ def variants_of(base: DiffusionPipeline, name: str, encoder: TextEncoder | None)
         return {"windows": Variant(name, plain, {"window": length})}
     recipe, seed = split_name(name)
     end = "" if seed is None else f"-{seed}"
-    stretched = with_text_encoder(base, STRETCHED if encoder is None else encoder.stretch())
+    stretched = with_text_encoder(base, encoder.stretch() if isinstance(encoder, TextEncoder) else STRETCHED)
     stretched.set_progress_bar_config(disable=True)
     found = {}
     for key, feed in FEEDS.items():

@@ -42,6 +42,7 @@ def test_a_long_encoder_has_one_variant_that_cuts_nothing(base):
     assert (variant.name, variant.window, variant.reading) == ("debias-l0.1-s0", 248, {"window": 248})
     (own,) = variants_of(variant.pipe, "own", None).values()
     assert (own.window, own.reading) == (248, {"window": 248})
+    assert list(variants_of(base, "own", "stretched")) == ["windows"]
     cut = dataclasses.replace(variant, reading=None)
     assert np.array_equal(pictures(variant, LONG_PROMPT), pictures(cut, LONG_PROMPT))
     assert not np.array_equal(pictures(variant, LONG_PROMPT * 3), pictures(cut, LONG_PROMPT * 3))

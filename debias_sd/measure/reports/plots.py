@@ -128,14 +128,14 @@ def legend_name(label: str) -> str:
     return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
 
 
-def draw_png(draw: Callable[[Any], None], ylabel: str) -> bytes:
+def draw_png(draw: Callable[[Any], None], ylabel: str, *, dpi: int = 110) -> bytes:
     """One plot as PNG; ValueError where matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("plots need matplotlib, which is not installed; install it: pip install matplotlib.") from None
-    figure = Figure(figsize=(9.6, 4.2), dpi=110, layout="constrained")
+    figure = Figure(figsize=(9.6, 4.2), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw(axes)
