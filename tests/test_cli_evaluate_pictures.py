@@ -136,6 +136,20 @@ def test_the_checker_is_the_judge_of_the_worlds_pictures_where_none_is_named(wor
     assert "floor" not in scores[1]
 
 
+def test_the_world_and_its_checker_are_measured_where_nothing_is_named(world, tmp_path):
+    named = ["--prompts", "world", "--judge", "checker"]
+    for name, options in (("plain", []), ("named", named)):
+        out = tmp_path / name
+        assert fidelity(world, out, *options, "--count", 2, "--seed", 3, base="world", encoders=("own=base",)) == 0
+    plain, again = (Report.read(tmp_path / name) for name in ("plain", "named"))
+    assert (plain.settings, plain.encoders, plain.extra) == (again.settings, again.encoders, again.extra)
+    assert (plain.settings["prompts"], plain.settings["batch"], plain.settings["seeds"]) == ("world", 25, [3])
+    assert list(plain.extra["checker_errors"]) == ["rendered", "noise_10", "vae"]
+    scores = plain.encoders["own-chunked"]["judges"]["checker"]
+    assert list(scores["late_aspects"]) == ["colour", "shape", "anything"]
+    assert scores["unnamed"]["cells"] >= 0
+
+
 def test_a_judge_that_can_never_say_drawn_has_no_share_in_the_terminal(world, tmp_path, capsys):
     judge, calibration = f"clip:{world / 'world-clip'}", tmp_path / "judge.json"
     assert main(["calibrate", "--judge", judge, "--count", "8", "--samples", "9", "--out", str(calibration)]) == 0

@@ -39,6 +39,7 @@ class Towers(Protocol):
     window: int
     preprocessing: Preprocessing
     device: str
+    model: CLIPModel | SiglipModel
 
     def own_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's own ids, without what the tokenizer puts around it and not cut."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from debias_sd.encoder_folder import read_known_words
 from debias_sd.measure.features.embedding import length_batches
-from debias_sd.measure.features.towers import ClipTowers, Towers, describe_towers
+from debias_sd.measure.features.towers import Towers, describe_towers
 from debias_sd.measure.judges.details import CHANGES, changes_of
 from debias_sd.measure.judges.verdict import Thresholds, Verdict, unjudged
 from debias_sd.tokens import unknown_words
@@ -105,8 +105,7 @@ class ClipJudge:
                 del self._features[row]
 
     def _scale(self) -> float:
-        model = self.towers.encoder.model if isinstance(self.towers, ClipTowers) else self.towers.model
-        return float(model.logit_scale.detach().float().exp())
+        return float(self.towers.model.logit_scale.detach().float().exp())
 
     def describe(self) -> dict[str, Any]:
         about = {"meaning": self.meaning, "source": self.source, "changes": self.changes}
