@@ -96,6 +96,7 @@ LISTS = {
     "several": (["a", "b c", "d"], ["a", "b c", "d"]),
     "given twice": (["a", "--validation_prompts", "b", "c"], ["a", "b", "c"]),
     "a list of YAML": (['["a", "b: c"]'], ["a", "b: c"]),
+    "a list of JSON": (['["\\ud83d\\ude42 star"]'], ["🙂 star"]),
     "a list and one": (["[a, b]", "--validation_prompts", "c"], ["a", "b", "c"]),
     "with an equals sign": (["a", "--validation_prompts=-b"], ["a", "-b"]),
     "what YAML reads otherwise": (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,15 @@ def _is_list(f: dataclasses.Field) -> bool:
 
 
 def _read_texts(name: str, given: list[str]) -> list[Any]:
-    """The entries of a list: each text as it is, and those of a text that is a list in YAML, `["a", "b"]`."""
+    """The entries of a list: each text as it is, and those of a text that is a list in JSON or YAML, `["a", "b"]`."""
     texts = []
     for text in given:
-        value = _read_value(name, text) if text.startswith("[") and text.endswith("]") else text
+        value: Any = text
+        if text.startswith("[") and text.endswith("]"):
+            try:
+                value = json.loads(text)  # YAML takes JSON's escape of an emoji for two halves of a character
+            except ValueError:
+                value = _read_value(name, text)
         texts += value if isinstance(value, list) else [text]
     return texts
 

@@ -77,6 +77,14 @@ class Watch:
         on_main(self.run.accelerator, self._measure_on_main)
         self._since = time.monotonic()
 
+    def _draw_on_main(self) -> None:
+        try:
+            for path in draw_validation(self.run):
+                self.bar.write(f"drawn: {path}")
+        except Exception as error:  # pictures to look at do not end a training of days
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self.bar.write(f"warning: the pictures of step {self.run.step} are not drawn ({first}); training goes on")
+
     def _measure_on_main(self) -> None:
         self._heldout = self._heldout or read_heldout(self.run.config, self.run.preprocessing)
         with contextlib.suppress(StopAsked):
@@ -90,5 +98,5 @@ class Watch:
             self.bar.write(f"warning: {fall}")
 
     def _draw(self) -> None:
-        on_main(self.run.accelerator, lambda: [self.bar.write(f"drawn: {path}") for path in draw_validation(self.run)])
+        on_main(self.run.accelerator, self._draw_on_main)
         self._since = time.monotonic()
