@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 COMPUTING = ("torch", "transformers", "accelerate", "diffusers", "tokenizers", "numpy", "pillow", "debias-sd")
@@ -108,15 +107,14 @@ def read_state(path: Path) -> dict[str, Any]:
 def find_disk_fault(error: BaseException | None, folder: Path) -> str | None:
     """What a full or failing disk answered, where that is behind `error`; None for any other error.
 
-    safetensors tells it in words only, and other libraries raise errors of their own from it.
+    Libraries in Rust (safetensors, tokenizers) tell it in words only; others raise errors of their own from it.
     """
     while error is not None:
         number, place = None, folder
         if isinstance(error, OSError):
             number, place = error.errno, error.filename or folder
-        elif isinstance(error, SafetensorError):
-            found = re.search(r"os error (\d+)", str(error))
-            number = int(found[1]) if found else errno.ENOSPC if shutil.disk_usage(folder).free < 1 << 20 else None
+        elif found := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(found[1])
         if number in DISK:
             return f"{DISK[number]} ({os.strerror(number)}: {place})"
         error = error.__cause__ or error.__context__

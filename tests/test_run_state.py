@@ -115,6 +115,9 @@ def test_other_errors_are_not_called_a_full_disk(tmp_path):
     assert find_disk_fault(ValueError("x"), tmp_path) is None
     assert find_disk_fault(FileNotFoundError(2, "No such file"), tmp_path) is None
     assert find_disk_fault(SafetensorError("Error while deserializing header"), tmp_path) is None
+    assert find_disk_fault(Exception("No space left on device (os error 28)"), tmp_path) == (  # tokenizers'
+        f"the disk is full (No space left on device: {tmp_path})"
+    )
     assert find_disk_fault(OSError(122, "x", "/a/b"), tmp_path) == (
         f"the disk quota is used up ({os.strerror(122)}: /a/b)"
     )

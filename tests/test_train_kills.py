@@ -1,11 +1,9 @@
 """Ten kills: two processes ended by SIGKILL at random steps, gone on with until they are done, are the run without."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import time
 
 import pytest
 import torch
@@ -15,9 +13,10 @@ from safetensors.torch import load_file
 from tests.test_train_processes import ROOT, SEVERAL, command_of, environment_of, launch
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings
+from train_encoder.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.slow  # a dozen launches of two processes
-KILLS, STEPS, SEED = 10, 330, 0
+KILLS, STEPS, SEED = 10, 80, 0
 
 
 def write_records(folder):
@@ -32,24 +31,13 @@ def write_records(folder):
     return folder
 
 
-def steps_of(folder):
-    path = folder / "train_log.jsonl"
-    return path.read_text().count("\n") if path.is_file() else 0
-
-
-def kill_after(folder, settings, port, *, step):
-    """Start the run, or go on with it, and kill all of it when its log has `step` steps."""
-    command = [*command_of(SEVERAL, port), *arguments(settings)]
-    options = {"cwd": ROOT, "env": environment_of(port), "start_new_session": True}
-    process = subprocess.Popen(command, **options, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 400
-        while steps_of(folder) < step and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.003)
-        assert process.poll() is None, process.stderr.read()
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def kill_run(settings, port, *, step, where):
+    """Start the run, or go on with it, until it kills itself and its launcher at `step`."""
+    before = [str(step), where]
+    command = [*command_of(SEVERAL, port, "tests.killed_run"), *before, *arguments(settings)]
+    options = {"cwd": ROOT, "env": environment_of(port), "start_new_session": True, "timeout": 300}
+    done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_ten_kills_at_random_steps_change_no_bit(tmp_path):
@@ -60,12 +48,13 @@ def test_ten_kills_at_random_steps_change_no_bit(tmp_path):
     settings |= {"stay_close_weight": 0.5}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     again = tiny_settings(killed, **settings, resume_from_checkpoint="latest")
-    rng, step, reached = random.Random(SEED), 0, []
+    rng, begins = random.Random(SEED), []
     for number in range(KILLS):
-        step = max(step, steps_of(killed)) + rng.randint(1, 20)
-        kill_after(killed, again, 29700 + number, step=step)
-        reached.append(steps_of(killed))
-    assert reached[-1] < STEPS, reached
+        begins.append(max([0, *(int(path.name.removeprefix("checkpoint-")) for path in list_checkpoints(killed))]))
+        where = rng.choice(["step", "step", "checkpoint"])
+        kill_run(again, 29700 + number, step=begins[-1] + rng.randint(1, 9), where=where)
+    assert begins == sorted(begins)
+    assert 0 < begins[-1] < STEPS - 9
     done = launch(SEVERAL, again, 29720)
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stdout

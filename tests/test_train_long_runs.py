@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 
 import pytest
 import torch
@@ -102,6 +103,42 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path, capsys):
         "no checkpoint is there: make room and start it again."
     )
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["train_log.jsonl"]
+
+
+SIZES = {  # of a disk in kB, with the number of checkpoints that fit on it and what ends the run
+    "the log": (4, 0, "the disk is full"),
+    "the first checkpoint": (200, 0, "checkpoint-2 cannot be written: the disk is full"),
+    "the second checkpoint": (600, 1, "checkpoint-4 cannot be written: the disk is full"),
+}
+
+
+@pytest.mark.parametrize(("size", "fit", "said"), SIZES.values(), ids=SIZES)
+def test_a_small_disk_ends_the_run_with_one_sentence(tmp_path, capsys, size, fit, said):
+    """Case 134: a disk that is really full, wherever that comes; what fitted stays whole, and nothing of the rest."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", tmp_path], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        folder = tmp_path / "run"
+        if size == 4:
+            folder.mkdir()
+            (tmp_path / "filler").write_bytes(bytes(4096))
+        code = main(arguments(tiny_settings(folder, max_train_steps=5, checkpointing_steps=2)))
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert code == 2
+        assert error.startswith(f"train_encoder: {said} (No space left on device: ")
+        saved = list_checkpoints(folder)
+        assert len(saved) == fit
+        assert all(torch.load(path / "state.pt", weights_only=True)["step"] == 2 for path in saved)
+        stays = (
+            "no checkpoint is there: make room and start it again."
+            if not fit
+            else ("the last good checkpoint is checkpoint-2: make room and go on with --resume_from_checkpoint latest.")
+        )
+        assert error.endswith(f"; {stays}")
+        assert {path.name for path in folder.iterdir()} <= {"train_log.jsonl", *(path.name for path in saved)}
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_a_loss_that_is_not_finite_names_the_pairs(tmp_path):

@@ -48,7 +48,7 @@ def make_provenance(
 def save_encoder_folder(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, files: dict[str, Any]
 ) -> None:
-    """Write the whole model with both towers, its tokenizer and `files` (JSON by name) into `folder`.
+    """Write the whole model with both towers, its tokenizer and `files` (text or JSON, by name) into `folder`.
 
     provenance.json gets the hash of the weights. The files are made beside the folder and moved in, config.json last: a
     folder that loads is a whole one. Where the disk does not take them what was there before stays.
@@ -76,8 +76,5 @@ def _write_parts(
     digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
     provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
     for name, content in (files | {"provenance.json": provenance}).items():
-        _write_json(scratch / name, content)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        (scratch / name).write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from debias_sd.datasets.records import describe_counts
 from debias_sd.run_state import check_finite
 from train_encoder.batches import Collator
-from train_encoder.card import write_card
+from train_encoder.card import make_card
 from train_encoder.checkpoints import describe_diverged, save_checkpoint
 from train_encoder.data import GlobalBatches, RecordPairs
 from train_encoder.engines import read_states, whole_model
@@ -121,8 +121,8 @@ def _finish(run: Run, model: PreTrainedModel, *, command: list[str], row: dict[s
     files = {"provenance.json": provenance} | ({} if words is None else {"known_words.json": words})
     if model.config.model_type == "siglip":  # a CLIP of no other file is read as CLIP's own preprocessing
         files["preprocessor_config.json"] = run.preprocessing.as_config()
+    files["README.md"] = make_card(run.folder, config, model=model.config, provenance=provenance)
     save_encoder_folder(model, run.tokenizer, run.folder, files=files)
-    write_card(run.folder, config, provenance=provenance)
     print(f"encoder written to {run.folder}")
     if config.push_to_hub:
         print(f"uploaded to {push_folder(run.folder, config.hub_model_id)}")
