@@ -14,7 +14,8 @@ from train_encoder.__main__ import main
 
 
 def kill_all() -> None:
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    for process in (os.getppid(), os.getpid()):  # the launcher first: it would end the other process gently
+        os.kill(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings
 from train_encoder.checkpoints import list_checkpoints
 
-pytestmark = pytest.mark.slow  # a dozen launches of two processes
-KILLS, STEPS, SEED = 10, 80, 0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a dozen launches of two processes
+KILLS, STEPS, SEED = 10, 60, 0
 
 
 def write_records(folder):
