@@ -28,6 +28,8 @@ class UnetConfig:
     """Folder of the base text encoder (77 positions) that conditions the UNet."""
     output_dir: str
     """Folder for the states, the log and, under `pipeline/`, the finished Stable Diffusion pipeline."""
+    overwrite_output_dir: bool = False
+    """Delete what an earlier run wrote to output_dir, and train anew."""
     vae_only: bool = False
     """Stop after the VAE, which needs no text encoder, so that it can be trained beside the encoders."""
     seed: int = 0
@@ -70,7 +72,8 @@ class UnetConfig:
 
     def unet_settings(self) -> dict[str, Any]:
         """What decides the UNet beside the VAE and the text encoder; not where and how often it is looked at."""
-        others = ("text_encoder", "output_dir", "vae_only", "checkpointing_steps", "validation_prompts")
+        others = ("text_encoder", "output_dir", "overwrite_output_dir", "vae_only")
+        others += ("checkpointing_steps", "validation_prompts")
         values = dataclasses.asdict(self) | {"widths": list(self.widths)}
         return {name: value for name, value in values.items() if name not in {*others, *self.vae_settings()}}
 
