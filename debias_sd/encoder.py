@@ -140,6 +140,11 @@ class TextEncoder:
         """Size of one hidden state; a UNet has it as its `cross_attention_dim`."""
         return self.model.config.hidden_size
 
+    @property
+    def layers(self) -> int:
+        """Layers of the model: 12 of CLIP ViT-L/14."""
+        return self.model.config.num_hidden_layers
+
     def check(self) -> None:
         """Raise ValueError, naming both sides, when model and tokenizer do not belong together."""
         config, tokenizer = self.model.config, self.tokenizer

@@ -31,7 +31,7 @@ FILES = (
 )  # fmt: skip
 PREFIX = "text_model."
 PROJECTION = "text_projection.weight"
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _FLAT = ("embeddings.", "encoder.", "final_layer_norm.")
 
 
@@ -136,7 +136,7 @@ def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTex
     transformers pools at the largest id, which is the wrong token as soon as ids above the end token exist.
     Raises ValueError with one sentence for every fault of the folder.
     """
-    config = _read_config(folder)
+    config = read_config(folder)
     if config.eos_token_id == 2:
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     config.pad_token_id = tokenizer.pad_token_id
@@ -164,9 +164,14 @@ def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTex
     return model.eval()
 
 
-def read_width(folder: Path) -> int:
-    """Return the width of the folder's text tower, from its config alone; ValueError when that is not valid."""
-    return _read_config(folder).hidden_size
+def read_config(folder: Path) -> CLIPTextConfig:
+    """Return the config of the folder's text tower; ValueError when that is not valid or not CLIP's."""
+    check_kind(folder)
+    try:
+        return CLIPTextConfig.from_pretrained(folder)
+    except (OSError, TypeError, ValueError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); correct it.") from error
 
 
 def read_projection(folder: Path) -> torch.Tensor | None:
@@ -205,15 +210,6 @@ def check_kind(folder: Path) -> None:
         )
 
 
-def _read_config(folder: Path) -> CLIPTextConfig:
-    check_kind(folder)
-    try:
-        return CLIPTextConfig.from_pretrained(folder)
-    except (OSError, TypeError, ValueError, StrictDataclassError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); correct it.") from error
-
-
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
     """Return the text tower's tensors, each key with `text_model.` in front."""
     if not path.is_file():
@@ -235,7 +231,7 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 
 def _check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError for NaN or infinity, which make every picture black without an error, and for quantised ones."""
-    if tensor.dtype not in _DTYPES:
+    if tensor.dtype not in FLOATS:
         raise ValueError(
             f"{name} of {path} is {tensor.dtype}, allowed are float32, float16 and bfloat16; take unquantised weights."
         )

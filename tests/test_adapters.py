@@ -1,5 +1,8 @@
 """LoRA and textual inversion on pipelines with longer encoders."""
 
+import re
+import warnings
+
 import peft
 import pytest
 import torch
@@ -65,6 +68,35 @@ def test_clip_skip_and_lora_do_not_stand_in_each_others_way():
         states = pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
     assert torch.equal(found["prompt_embeds"], states)
     assert not torch.equal(encode_prompt(pipe, SHORT, clip_skip=1, lora_scale=0)["prompt_embeds"], states)
+
+
+@pytest.mark.parametrize("names", ["kohya", "diffusers, old", "diffusers, flat"])
+def test_lora_is_loaded_after_a_call_for_all_layers(lora_pipe, names):
+    """Case 116: as compel's penultimate mode makes it, with files of every naming; a second one too."""
+    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
+    state = kohya()
+    if names != "kohya":
+        prefix = "text_encoder." + ("text_model." if names.endswith("old") else "")
+        down = {name: tensor for name, tensor in state.items() if ".lora_" in name}
+        state = {}
+        for name, tensor in down.items():
+            layer, part, side = re.fullmatch(
+                r"lora_te_text_model_encoder_layers_(\d)_self_attn_(\w+)\.lora_(\w+)\.weight", name
+            ).groups()
+            half = {"down": "A", "up": "B"}[side]
+            state[f"{prefix}encoder.layers.{layer}.self_attn.{part}.lora_{half}.weight"] = tensor * (
+                0.5 if half == "A" else 1
+            )
+    ids = torch.tensor([[49406, 320, 49407]])
+    pipe.text_encoder(ids, output_hidden_states=True)
+    pipe.load_lora_weights(state, adapter_name="style")
+    found, wanted = (encode_prompt(one, LONG_PROMPT)["prompt_embeds"] for one in (pipe, lora_pipe))
+    torch.testing.assert_close(found, wanted)
+    pipe.text_encoder(ids, output_hidden_states=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, that there is another adapter
+        pipe.load_lora_weights(kohya(seed=1), adapter_name="second")
+    assert pipe.get_list_adapters() == {"text_encoder": ["style", "second"]}
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2])

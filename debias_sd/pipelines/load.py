@@ -7,7 +7,6 @@ CLIP encoder must read as many tokens as the first, because SDXL and Stable Diff
 """
 
 import copy
-import difflib
 from pathlib import Path
 
 import torch
@@ -15,18 +14,12 @@ from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import check_kind, find_encoder_folder, read_tokenizer, read_width
+from debias_sd.encoder_folder import find_encoder_folder, read_config, read_tokenizer
 from debias_sd.pipelines.base import Base, find_base
-from debias_sd.pipelines.clip_skip import allow_clip_skip
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
-from debias_sd.pipelines.slots import (
-    Place,
-    check_pair,
-    check_vocabulary,
-    check_width,
-    fill_given,
-    fill_stretched,
-)
+from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_vocabulary, check_width
+from debias_sd.pipelines.options import check_own
+from debias_sd.pipelines.slots import Place, fill_given, fill_stretched, own_parts
 from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
@@ -64,7 +57,7 @@ def load_debias_pipeline(
     """
     if encoder is None and base is None:
         encoder = "debias"
-    _check_options(options, options.get("dtype", torch_dtype))
+    check_own(options, options.get("dtype", torch_dtype))
     if xformers:
         check_xformers()
     keeps = isinstance(encoder, str | Path) and str(encoder) == "base"
@@ -79,11 +72,10 @@ def load_debias_pipeline(
     if keeps:
         for slot in family.clip_slots:
             check_pair(slot, pipe.components, name=f"base {found.name}")
+            pipe.register_modules(**own_parts(slot, pipe.components, shared=options.keys()))
     else:
         wanted = _wanted(family, sources, name=found.name)
         pipe = _swapped(pipe, wanted, ours=frozenset(pipe.components) - options.keys(), min_positions=min_positions)
-    if family.name == "Stable Diffusion":
-        allow_clip_skip(pipe.text_encoder)
     if xformers:
         use_xformers(pipe)
     return pipe
@@ -116,8 +108,6 @@ def with_text_encoder(
     swapped = _swapped(pipe, wanted, ours=frozenset(), min_positions=min_positions)
     # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
     swapped.register_modules(scheduler=copy.deepcopy(pipe.scheduler))
-    if family.name == "Stable Diffusion":
-        allow_clip_skip(swapped.text_encoder)
     return swapped
 
 
@@ -164,28 +154,17 @@ def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
         twice = sorted({slot.encoder, slot.tokenizer} & base.options.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given as an option and through encoder= too; give one of the two.")
-        if not isinstance(source, TextEncoder):
-            check_kind(source)
+        if isinstance(source, TextEncoder):
+            given = source.model.config
+            check_plain(source.model, name="the encoder")
+        else:
+            given = read_config(source)  # first: the tokenizer of another family would be called damaged
             read_tokenizer(source)
-        need = base.width_of(slot)
-        if need is not None:
-            check_width(slot, source.width if isinstance(source, TextEncoder) else read_width(source), need=need)
-
-
-def _check_options(options: dict[str, object], dtype: object) -> None:
-    """Raise ValueError for what diffusers passes over with a line in its log: misspelt names, dtypes that are none."""
-    own = ("encoder", "encoder_2", "torch_dtype", "min_positions", "xformers")
-    for name in options:
-        close = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
-        if close:
-            raise ValueError(f"{name} is no option of load_debias_pipeline(); did you mean {close[0]}?")
-    found = list(dtype.values()) if isinstance(dtype, dict) else [dtype or torch.float32]
-    for one in found:
-        if one not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-            raise ValueError(
-                f"torch_dtype is {one!r}, allowed are torch.float32, torch.float16 and torch.bfloat16; give one, or "
-                "load quantised parts with diffusers and give them as options."
-            )
+        width, layers = base.sizes_of(slot)
+        if width is not None:
+            check_width(slot, given.hidden_size, need=width)
+        if layers is not None:
+            check_layers(slot, given.num_hidden_layers, need=layers)
 
 
 def _check_in_place(pipe: DiffusionPipeline) -> None:

@@ -17,6 +17,7 @@ from diffusers import DiffusionPipeline
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from safetensors import SafetensorError, safe_open
 
+from debias_sd.pipelines.options import FROM_SINGLE_FILE, check_known
 from debias_sd.pipelines.variants import only_variant
 
 FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
@@ -74,6 +75,7 @@ def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipelin
             f"base {path} is a checkpoint of {kind}, supported are those of Stable Diffusion 1.x, 2.x, XL with its "
             "refiner, 3 and FLUX; give one of these, or config= the folder of its pipeline."
         )
+    check_known(options, FROM_SINGLE_FILE, kind=getattr(diffusers, kind))
     try:
         if folder is not None:
             options = _parts_beside(folder, shapes, options) | options | {"config": str(folder)}
