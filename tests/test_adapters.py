@@ -9,7 +9,7 @@ import torch
 from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 
-from debias_sd import encode_prompt, with_text_encoder
+from debias_sd import count_tokens, encode_prompt, with_text_encoder
 
 SHORT = "a red cat"
 
@@ -193,3 +193,21 @@ def test_weights_and_windows_of_77_with_a_learnt_token():
     short = encode_prompt(pipe, "cat " * 73 + "<toy> dog", window=77)["prompt_embeds"]
     assert short.shape == (1, 154, 80)
     torch.testing.assert_close(short[:, 77:], encode_prompt(pipe, "<toy> dog", window=77)["prompt_embeds"])
+
+
+def test_a_learnt_token_with_capitals_is_read_by_both_encoders():
+    """Case 114: all vectors in both encoders of SDXL, as typed out by hand in diffusers; none inside a word."""
+    pipe = with_text_encoder(tiny_sdxl(), tiny_encoder())
+    torch.manual_seed(2)
+    for encoder, tokenizer, width in (("text_encoder", "tokenizer", 32), ("text_encoder_2", "tokenizer_2", 48)):
+        parts = {"text_encoder": getattr(pipe, encoder), "tokenizer": getattr(pipe, tokenizer)}
+        pipe.load_textual_inversion({"EasyNegative": torch.randn(3, width)}, token="EasyNegative", **parts)
+    with torch.no_grad():
+        typed_out = "EasyNegative EasyNegative_1 EasyNegative_2, a cat"
+        states, _, pooled, _ = pipe.encode_prompt(typed_out, device="cpu", do_classifier_free_guidance=False)
+    for text in ("EasyNegative, a cat", "easynegative, a cat"):
+        found = encode_prompt(pipe, text)
+        assert torch.equal(found["prompt_embeds"], states)
+        assert torch.equal(found["pooled_prompt_embeds"], pooled)
+        assert {report.tokens for report in count_tokens(pipe, text).values()} == {6}
+    assert {report.tokens for report in count_tokens(pipe, "EasyNegatives").values()} == {3}  # easy neg atives

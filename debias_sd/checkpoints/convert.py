@@ -17,7 +17,7 @@ from debias_sd.checkpoints.reference import count_blocks
 from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, settle_tokenizer
 from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, settle_weights
 from debias_sd.checkpoints.writing import class_of, left_out_of, write_model, write_story
-from debias_sd.encoder_folder import replace_folder
+from debias_sd.encoder_folder import replace_folder, tokenizer_folder
 
 _BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
 
@@ -126,8 +126,4 @@ def _tokenizer_folder(read: Source, tokenizer: str | Path | None) -> Path | None
         if not has_tokenizer(folder):
             raise ValueError(f"{tokenizer} has no tokenizer files; give the folder that holds tokenizer.json.")
         return folder
-    if read.folder is None:
-        return None
-    folder = read.folder.resolve()
-    beside = folder.parent / folder.name.replace("text_encoder", "tokenizer")  # as diffusers lays a pipeline out
-    return next((one for one in (folder, beside) if has_tokenizer(one)), None)
+    return None if read.folder is None else tokenizer_folder(read.folder)

@@ -12,12 +12,11 @@ from safetensors import SafetensorError, safe_open
 from debias_sd.encoder_folder import HUB_ID, embedded_folder
 from debias_sd.pipelines.families import INSTEAD_OF_MODULAR, Family, Slot, family_of
 from debias_sd.pipelines.options import FROM_PRETRAINED, check_known, hub_options
-from debias_sd.pipelines.single_file import LOADING_FAULTS, load_single_file
-from debias_sd.pipelines.variants import only_variant
+from debias_sd.pipelines.single_file import load_single_file
+from debias_sd.weight_files import check_weights, only_variant, plain_values
 
 MODULAR = "modular_model_index.json"
 EMBEDDED_BASE = "stable-diffusion"
-LONGEST_REASON = 160  # characters of diffusers' own words
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,14 @@ class Base:
         if self.family is None:
             return load_single_file(Path(self.name), self.options)
         try:
-            return DiffusionPipeline.from_pretrained(self.name, **self.options)
-        except LOADING_FAULTS as error:
+            with plain_values():
+                return DiffusionPipeline.from_pretrained(self.name, **self.options)
+        except Exception as error:  # whatever diffusers, transformers, torch and pickle raise
             for slot in self.family.clip_slots:
                 name = f"{slot.encoder} of base {self.name}"
                 _check_edited(self.folder / slot.encoder, name=name)
                 _check_whole(self.folder / slot.encoder, name=name)
+            _check_files(self.folder, name=self.name)
             raise _base_fault(self.name, error) from error
 
 
@@ -121,6 +122,15 @@ def _check_whole(folder: Path, *, name: str) -> None:
         )
 
 
+def _check_files(folder: Path, *, name: str) -> None:
+    """Raise ValueError, with the file's own fault, when a file of weights in the pipeline's folder cannot be read."""
+    for path in sorted(one for suffix in ("safetensors", "bin") for one in folder.glob(f"*/*.{suffix}")):
+        try:
+            check_weights(path)
+        except ValueError as error:
+            raise ValueError(f"base {name} is damaged or incomplete: {error}") from error
+
+
 def _base_fault(name: str, error: Exception) -> ValueError:
     if not Path(name).is_dir():
         return ValueError(
@@ -128,8 +138,6 @@ def _base_fault(name: str, error: Exception) -> ValueError:
             "copy it again, or see HF_HUB_OFFLINE."
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    shown = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..."
-    return ValueError(
-        f"base {name} is damaged or incomplete ({shown}), or an option is none for it; copy it again, or correct the "
-        "option."
-    )
+    if "trust_remote_code" in reason:
+        return ValueError(f"base {name} has code of its own, which is run only where you say so ({reason}).")
+    return ValueError(f"base {name} is damaged or incomplete ({reason}), or an option is none for it.")

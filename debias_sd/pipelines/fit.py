@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from debias_sd.counts import count_of
 from debias_sd.encoder import text_tower
-from debias_sd.encoder_folder import FLOATS
+from debias_sd.encoder_weights import FLOATS
 from debias_sd.pipelines.families import Slot
 
 

@@ -14,11 +14,11 @@ from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import find_encoder_folder, read_config, read_tokenizer
+from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_config, read_tokenizer
 from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_vocabulary, check_width
-from debias_sd.pipelines.options import check_own
+from debias_sd.pipelines.options import check_own, hub_options
 from debias_sd.pipelines.slots import Place, fill_given, fill_stretched, own_parts
 from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
@@ -50,20 +50,27 @@ def load_debias_pipeline(
         min_positions: the shortest encoder to accept.
         xformers: use its attention in the UNet.
         options: for diffusers' `from_pretrained` or, of a single file, `from_single_file`: `variant` (found out in a
-            folder that has only one), `config`, parts.
+            folder that has only one), `config`, parts; other names are refused. `token`, `revision`, `cache_dir`,
+            `local_files_only` and `force_download` are for base and encoders alike, `subfolder` is that of the encoders
+            in their folder or repository; for others of each, `load_encoder()` takes them too.
 
     At its peak it holds one text encoder more than diffusers would. Raises ValueError with one sentence when a part is
     missing or does not fit.
     """
     if encoder is None and base is None:
         encoder = "debias"
+    subfolder = options.pop("subfolder", None)
     check_own(options, options.get("dtype", torch_dtype))
     if xformers:
         check_xformers()
     keeps = isinstance(encoder, str | Path) and str(encoder) == "base"
     if keeps and encoder_2 is not None:
         raise ValueError("encoder='base' leaves the pipeline as it is, so encoder_2 has no place; give an encoder.")
-    sources = {"text_encoder": None if keeps else _found(encoder), "text_encoder_2": _found(encoder_2)}
+    where = hub_options(options) | {"subfolder": subfolder}
+    named = {"text_encoder": None if keeps else encoder, "text_encoder_2": encoder_2}
+    sources = {slot: _found(source, **where) for slot, source in named.items()}
+    if subfolder is not None and not any(_is_folder(source) for source in named.values()):
+        raise ValueError("subfolder is that of an encoder in a folder or on the hub, and none is given; leave it out.")
     found = find_base(base, {"dtype": torch_dtype or torch.float32} | options)
     if found.family is not None and not keeps:
         _check_before_loading(found, _wanted(found.family, sources, name=found.name))
@@ -75,7 +82,9 @@ def load_debias_pipeline(
             pipe.register_modules(**own_parts(slot, pipe.components, shared=options.keys()))
     else:
         wanted = _wanted(family, sources, name=found.name)
-        pipe = _swapped(pipe, wanted, ours=frozenset(pipe.components) - options.keys(), min_positions=min_positions)
+        ours = frozenset(pipe.components) - options.keys()
+        variant = options.get("variant")
+        pipe = _swapped(pipe, wanted, ours=ours, min_positions=min_positions, variant=variant)
     if xformers:
         use_xformers(pipe)
     return pipe
@@ -116,8 +125,8 @@ def hide_loading_bars() -> None:
     disable_progress_bar()
 
 
-def _found(source: Source | None) -> Source | None:
-    """Return `source` with a name, id or path as its local folder."""
+def _found(source: Source | None, **where: object) -> Source | None:
+    """Return `source` with a name, id or path as its local folder; `where` as for `find_encoder_folder`."""
     if source is None or isinstance(source, TextEncoder) or str(source) == STRETCHED:
         return source
     if not isinstance(source, str | Path):
@@ -125,7 +134,11 @@ def _found(source: Source | None) -> Source | None:
             f"an encoder is of type {type(source).__name__}, allowed are a folder, a hub id or a TextEncoder, which "
             "has the tokenizer too; give one, or TextEncoder(model, tokenizer)."
         )
-    return find_encoder_folder(source)
+    return find_encoder_folder(source, **where)
+
+
+def _is_folder(source: Source | None) -> bool:
+    return isinstance(source, str | Path) and str(source) not in (*EMBEDDED, STRETCHED)
 
 
 def _wanted(family: Family, sources: dict[str, Source | None], *, name: str) -> dict[Slot, Source]:
@@ -179,7 +192,12 @@ def _check_in_place(pipe: DiffusionPipeline) -> None:
 
 
 def _swapped(
-    pipe: DiffusionPipeline, wanted: dict[Slot, Source], *, ours: frozenset[str], min_positions: int
+    pipe: DiffusionPipeline,
+    wanted: dict[Slot, Source],
+    *,
+    ours: frozenset[str],
+    min_positions: int,
+    variant: str | None = None,
 ) -> DiffusionPipeline:
     """Return a shallow copy of `pipe` with `wanted` in its slots.
 
@@ -194,7 +212,7 @@ def _swapped(
         place = Place.of(slot, pipe.components)
         if slot.encoder in ours:  # freed before the new one is loaded
             pipe.register_modules(**{slot.encoder: None})
-        encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source)
+        encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source, variant=variant)
         _check_positions(encoder.positions, min_positions=min_positions)
         if new and encoder.positions != positions:
             raise ValueError(
