@@ -19,7 +19,8 @@ from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_vocabulary, check_width
 from debias_sd.pipelines.options import check_own, hub_options
-from debias_sd.pipelines.slots import Place, fill_given, fill_stretched, own_parts
+from debias_sd.pipelines.replaced import sketch, warn_of_replaced
+from debias_sd.pipelines.slots import ORIGIN, Place, fill_given, fill_stretched, own_parts
 from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
@@ -206,10 +207,13 @@ def _swapped(
     name, new, positions = type(pipe).__name__, {}, POSITIONS
     result = pipe if ours else copy.copy(pipe)
     given = {slot: source for slot, source in wanted.items() if str(source) != STRETCHED}
+    replaced = {}
     for slot, source in given.items():
         check_vocabulary(slot, pipe.components, name=name)
         _check_adapters(slot, pipe.components)
         place = Place.of(slot, pipe.components)
+        is_own = getattr(pipe.components[slot.encoder].config, ORIGIN, "base") != "given"
+        own = sketch(pipe.components[slot.encoder]) if is_own else {}
         if slot.encoder in ours:  # freed before the new one is loaded
             pipe.register_modules(**{slot.encoder: None})
         encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source, variant=variant)
@@ -221,9 +225,11 @@ def _swapped(
             )
         positions = encoder.positions
         new[slot.encoder], new[slot.tokenizer] = fill_given(place, encoder)
+        replaced[slot] = (own, encoder)
     for slot in wanted.keys() - given.keys():
         filled = fill_stretched(slot, pipe.components, positions=positions, in_place=slot.encoder in ours, name=name)
         new[slot.encoder], new[slot.tokenizer] = filled
+    warn_of_replaced(replaced, name=name, base=getattr(pipe, "name_or_path", None))
     result.register_modules(**new)
     if "tokenizer_max_length" in vars(result):  # Stable Diffusion 3 and FLUX keep it from the first tokenizer
         result.tokenizer_max_length = positions
