@@ -88,6 +88,16 @@ class Lettering:
         pen._image.paste(small, (round(place[0] + left * scale), round(place[1] + top * scale)), small)
 
 
+def note_missing(*texts: str) -> None:
+    """Say in one line of the log of which characters in `texts` no font has a sign; of each once."""
+    missing = {char for text in texts for font, part in _runs(text) if font == _NOWHERE for char in part} - _told
+    if missing:
+        _told.update(missing)
+        signs = [f"{char} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}" for char in missing]
+        shown = ", ".join(sorted(signs)[:8]) + (f" and {len(signs) - 8} more characters" if len(signs) > 8 else "")
+        _LOG.warning("no font on this machine has %s; a box keeps the place in the picture.", shown)
+
+
 _NOWHERE = ""  # in place of a font's path; None is Pillow's own
 
 
@@ -102,18 +112,8 @@ def _runs(text: str) -> Iterator[tuple[str | None, str]]:
             (before, _), (_, part), (behind, _) = pieces[number - 1 : number + 2]
             if part.isspace() and before == behind != _NOWHERE and _loaded(before, 20).size == 20:
                 pieces[number] = before, part
-        _note({char for font, part in pieces if font == _NOWHERE for char in part} - _told)
     for font, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
         yield font, "".join(part for _, part in group)
-
-
-def _note(missing: set[str]) -> None:
-    """Say once of which characters there is no font."""
-    if missing:
-        _told.update(missing)
-        signs = [f"{char} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}" for char in missing]
-        shown = ", ".join(sorted(signs)[:8]) + (f" and {len(signs) - 8} more characters" if len(signs) > 8 else "")
-        _LOG.warning("no font on this machine has %s; a box keeps the place in the picture.", shown)
 
 
 def _pieces(word: str) -> list[tuple[str | None, str]]:

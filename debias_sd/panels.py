@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from debias_sd.comparison import Comparison, Panel
 from debias_sd.counts import count_of
-from debias_sd.lettering import Lettering
+from debias_sd.lettering import Lettering, note_missing
 
 ZOOM = 6
 MARGIN, TEXT_WIDTH, GAP, LINE = 28, 470, 22, 21
@@ -91,6 +91,7 @@ def draw_panels(comparison: Comparison) -> Image.Image:
     side = 288
     font = Lettering(17)
     rows = _rows(comparison, font)
+    note_missing(*(line for row in rows for line in row.lines), *(panel.title for panel in comparison.panels))
     top = MARGIN + 54 + side + 20
     hidden = len(comparison.sentences) - len(rows)
     width = 2 * MARGIN + TEXT_WIDTH + len(comparison.panels) * (side + GAP)
