@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 _ABSOLUTE = r"(?:[A-Za-z]:[\\/]|\\\\|~?/(?!/))"
 _QUOTED = re.compile(rf"(['\"`])({_ABSOLUTE}[^'\"`]*)\1")
+_BELOW = r"(?:[\\/][^\s'\"`,;:()<>|]+)?"
 _PLAIN = re.compile(rf"(?<![\w/.\\]){_ABSOLUTE}[^\s'\"`,;:()<>|]+")
 
 
@@ -27,8 +28,8 @@ def names_only(text: str, sources: Sequence[str] = ()) -> str:
     >>> names_only("judge clip:/my models/judge fails and/or 1/2 is read", ["/my models/judge"])
     'judge clip:judge fails and/or 1/2 is read'
     """
-    for source in sorted(sources, key=len, reverse=True):
-        if re.search(r"[\\/]", source):
-            text = text.replace(source, name_of(source))
     text = _QUOTED.sub(lambda found: found[1] + name_of(found[2]) + found[1], text.replace("file://", ""))
+    for source in sorted(sources, key=len, reverse=True):
+        if re.search(r"[\\/]", source):  # it may hold spaces, and something in it may be meant
+            text = re.sub(re.escape(source) + _BELOW, lambda found: name_of(found[0]), text)
     return _PLAIN.sub(lambda found: name_of(found[0]), text)
