@@ -202,13 +202,17 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
     if settings.example and settings.is_embedded:
         draw_example(models, settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
-    hosts, jobs = Hosts(settings), demo._queue.pending_event_ids_session  # those with an answer that nobody has read
+    hosts, queue = Hosts(settings), demo._queue
     takes = {number: len(event.inputs) for number, event in demo.fns.items() if event.fn is not None}
+
+    def has_unread(session: str) -> bool:
+        return session in queue.pending_messages_per_session and bool(queue.pending_event_ids_session.get(session))
+
     middleware = [
         Middleware(Gate, hosts=hosts),
         Middleware(BodyLimit),
         Middleware(Posted, check=check_posted(takes, settings)),
-        Middleware(models.listeners.middleware, expected=lambda session: bool(jobs.get(session))),
+        Middleware(models.listeners.middleware, expected=has_unread),
     ]
     _, address, public = demo.launch(
         prevent_thread_lock=True,
