@@ -38,6 +38,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
+    parser.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="other host names under which the app may be asked, as behind a proxy: app.example.org",
+    )
     parser.add_argument("--no-example", action="store_true", help="do not draw the first example at the start")
     parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
     return parser
@@ -57,6 +64,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         host=arguments.host,
         port=arguments.port,
         share=arguments.share,
+        allowed_hosts=tuple(arguments.allowed_hosts),
         judge=arguments.judge,
         example=not arguments.no_example,
         judge_report=arguments.judge_report,

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from app.judging import about_judge, load_for
 from app.line import Line
+from app.listeners import Listeners
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,9 +45,10 @@ class Models:
         *,
         judge: Judge | None = None,
         about_judge: dict[str, Any] | None = None,
+        sources: Sequence[str] = (),
     ) -> None:
-        self.base, self.pipes, self.line = base, pipes, Line()
-        self.judge, self.about_judge = judge, about_judge
+        self.base, self.pipes, self.line, self.listeners = base, pipes, Line(), Listeners()
+        self.judge, self.about_judge, self.sources = judge, about_judge, sources
         self.example: Run | None = None
         self.running: list[Run] = []
         self.is_checked = is_checked(base)
@@ -79,7 +82,7 @@ class Models:
         base.set_progress_bar_config(disable=True)
         pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
         chosen = {name: pipes[name] for name in settings.encoders}
-        return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings))
+        return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings), sources=settings.sources)
 
     def stop(self) -> None:
         """Stop every run after its current step, for the end of the app: Python waits for the drawing thread."""
