@@ -17,6 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.terminal import open_terminal
 from debias_sd.datasets.faults import TooManyFaults
 from train_encoder.config import parse_arguments
 from train_encoder.stopping import INTERRUPTED
@@ -29,6 +30,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what
 
 def main(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
+    open_terminal()
     run: Run | None = None
     try:
         try:

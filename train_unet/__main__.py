@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from debias_sd.commands.terminal import open_terminal
+
 
 def parse_arguments(arguments: list[str]) -> tuple[str | None, dict[str, str]]:
     """Split the command line into the config file and `--key value` overrides."""
@@ -27,6 +29,7 @@ def parse_arguments(arguments: list[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    open_terminal()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         path, overrides = parse_arguments(arguments)
