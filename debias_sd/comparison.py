@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.captions import split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.fidelity import SHORT_WINDOW
 from debias_sd.pipelines.guidance import check_guidance
 from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
