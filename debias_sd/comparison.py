@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.sentences import split_sentences
 from debias_sd.fidelity import SHORT_WINDOW
 from debias_sd.pipelines.guidance import check_guidance
 from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.render import SIDE
