@@ -24,7 +24,7 @@ def flux_dev():
     """FLUX.1-dev, which reads its guidance; `tiny_flux` is FLUX.1-schnell."""
     pipe = tiny_flux()
     torch.manual_seed(0)
-    transformer = type(pipe.transformer).from_config(dict(pipe.transformer.config) | {"guidance_embeds": True})
+    transformer = type(pipe.transformer).from_config(pipe.transformer.config, guidance_embeds=True)
     pipe.register_modules(transformer=transformer.eval())
     return pipe
 
