@@ -108,11 +108,9 @@ def test_no_token_of_any_real_text_is_lost(pipe, window, caplog):
 def test_a_boolean_is_no_number(argument, value):
     """Case 125: `clip_skip=True` was 1."""
     pipe = tiny_sd_pipeline()
-    with pytest.raises(ValueError, match=rf"{argument}( is)? {value}"):
-        if argument == "min_positions":
-            with_text_encoder(pipe, tiny_encoder(), min_positions=value)
-        else:
-            encode_prompt(pipe, "a cat", **{argument: value})
+    call, given = (with_text_encoder, tiny_encoder()) if argument == "min_positions" else (encode_prompt, "a cat")
+    with pytest.raises(ValueError, match=rf"{argument.removeprefix('negative_')}( is)? {value}"):
+        call(pipe, given, **{argument: value})
 
 
 def test_a_boolean_is_no_length_of_a_window_or_a_table():
