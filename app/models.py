@@ -19,7 +19,8 @@ from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.run import Run
-from debias_sd import TextEncoder, load_debias_pipeline
+from debias_sd import load_debias_pipeline
+from debias_sd.commands.encoder_names import load_named
 from debias_sd.comparison import TITLES, is_checked, pipes_of
 from debias_sd.judges import Judge
 
@@ -73,16 +74,20 @@ class Models:
                 f"no encoder is named for base {settings.base}; give --encoders NAME=FOLDER, or NAME=base for its own."
             )
         device = _device_of(settings.device)
-        own = [name for name, source in settings.encoders.items() if source == "base" and not settings.is_embedded]
         encoders = {
-            name: TextEncoder.load(source) for name, source in settings.encoders.items() if name not in own
+            name: load_named(source, base=settings.base, flag="--encoders")
+            for name, source in settings.encoders.items()
         }  # before the base: a wrong name should not cost a long load
         judge = load_for(settings)
         base = load_debias_pipeline(settings.base, "base", torch_dtype=getattr(torch, settings.dtype)).to(device)
         base.set_progress_bar_config(disable=True)
-        pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
-        chosen = {name: pipes[name] for name in settings.encoders}
-        return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings), sources=settings.sources)
+        return cls(
+            pipes_of(base, encoders),
+            base,
+            judge=judge,
+            about_judge=about_judge(judge, settings),
+            sources=settings.sources,
+        )
 
     def stop(self) -> None:
         """Stop every run after its current step, for the end of the app: Python waits for the drawing thread."""

@@ -90,22 +90,3 @@ class Settings:
     def is_private(self) -> bool:
         """Whether only this machine reaches the page: then the command line may name the operator's folders."""
         return self.is_loopback and not self.share and not self.allowed_hosts
-
-
-def read_encoders(words: list[str]) -> dict[str, str]:
-    """`NAME=SOURCE` words as a mapping; a word without a name is named by its last part.
-
-    >>> read_encoders(["debias", "Mine=runs/s0/debias", "org/long-clip-sd"])
-    {'debias': 'debias', 'Mine': 'runs/s0/debias', 'long-clip-sd': 'org/long-clip-sd'}
-    """
-    encoders: dict[str, str] = {}
-    for word in words:
-        name, given, source = word.partition("=")
-        if not given:
-            name, source = word.rstrip("/").rsplit("/", 1)[-1], word
-        if not name or not source:
-            raise ValueError(f"--encoders has {word!r}, NAME=FOLDER or NAME=HUB-ID is needed; correct it.")
-        if name in encoders:
-            raise ValueError(f"--encoders has the name {name!r} twice; give other names, as NAME=FOLDER.")
-        encoders[name] = source
-    return encoders

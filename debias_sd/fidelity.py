@@ -18,7 +18,7 @@ import torch
 
 from debias_sd.attention import half_of
 from debias_sd.encoder import TextEncoder
-from debias_sd.pipelines.load import DiffusionPipeline, with_text_encoder
+from debias_sd.pipelines.load import STRETCHED, DiffusionPipeline, with_text_encoder
 from debias_sd.prompts.conditioning import encode_prompt
 from debias_sd.report import hash_texts, split_name
 from debias_sd.shapes.caption import Caption, length
@@ -68,15 +68,18 @@ class Drawn:
         return self.sentence > 0 and not self.in_summary and half_of(self.sentence, self.details) == 1
 
 
-def ways_of(base: DiffusionPipeline, name: str, encoder: TextEncoder) -> list[Way]:
-    """The rows of one encoder in the untouched `base`: one for a long window, three for a window of 77."""
-    pipe = with_text_encoder(base, encoder, min_positions=SHORT_WINDOW)
+def ways_of(base: DiffusionPipeline, name: str, encoder: TextEncoder | str | None) -> list[Way]:
+    """The rows of one encoder in the untouched `base`: one for a long window, three for a window of 77.
+
+    None is the encoder of `base` itself, "stretched" the same with 248 positions.
+    """
+    pipe = base if encoder is None else with_text_encoder(base, encoder, min_positions=SHORT_WINDOW)
     pipe.set_progress_bar_config(disable=True)
-    if encoder.positions > SHORT_WINDOW:
+    if pipe.tokenizer.model_max_length > SHORT_WINDOW:
         return [Way(name, pipe)]
     recipe, seed = split_name(name)
     suffix = "" if seed is None else f"-{seed}"
-    stretched = with_text_encoder(base, encoder.stretch())
+    stretched = with_text_encoder(base, encoder.stretch() if isinstance(encoder, TextEncoder) else STRETCHED)
     stretched.set_progress_bar_config(disable=True)
     return [
         Way(name, pipe),

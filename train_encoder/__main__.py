@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.terminal import open_terminal
 from debias_sd.datasets.faults import TooManyFaults
 from train_encoder.config import parse_arguments
 from train_encoder.stopping import INTERRUPTED
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
+    open_terminal()
     config: TrainConfig | None = None
     run: Run | None = None
     try:

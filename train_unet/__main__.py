@@ -11,6 +11,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from debias_sd.commands.terminal import open_terminal
 from train_unet.config import UnetConfig, load_config
 
 
@@ -50,6 +51,7 @@ def parse_arguments(arguments: list[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    open_terminal()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         path, overrides = parse_arguments(arguments)

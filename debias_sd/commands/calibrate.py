@@ -70,11 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
         options = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples}
         with tqdm(total=len(known.pictures), desc=judge.name, unit="picture", leave=False) as bar:
             results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
-        _say(judge.name, results[judge.name])
     settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
     command = "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
     seconds = round(time.perf_counter() - started, 1)
     Report(KIND, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
+    for name, found in results.items():
+        _say(name, found)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
     return 0
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
+from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.sampling import add_sampling_arguments, settle_guidance, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base", metavar="FOLDER|ID|FILE", help="pipeline (default: the embedded one)")
     parser.add_argument(
-        "--encoder", metavar="NAME|FOLDER|ID", help="text encoder (default: debias; of another base its own)"
+        "--encoder", metavar=SOURCE, help=f"text encoder: {MEANING} (default: debias; of another base its own)"
     )
     parser.add_argument(
         "--past-77",
@@ -129,7 +130,6 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
 
 def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
     """The way from prompts to pictures, and all that decides its pixels."""
-    from debias_sd.encoder import TextEncoder
     from debias_sd.generation.drawing import ways_for
     from debias_sd.generation.store import common_settings, hash_pipeline
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
@@ -137,10 +137,11 @@ def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level
     device, dtype = device_and_dtype(arguments)
-    name = arguments.encoder or (ENCODER if arguments.base is None else "base")
+    name = arguments.encoder or (ENCODER if arguments.base is None else OWN)
+    encoder = load_named(name, base=arguments.base, flag="--encoder")
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
-    own = name == "base" and arguments.base is not None
-    ways = ways_for(base, "set", None if own else TextEncoder.load(name))
+    settle_guidance(arguments, base)
+    ways = ways_for(base, "set", encoder)
     way = ways[0] if len(ways) == 1 else ways[WAYS.index(arguments.past_77)]
     way.pipe.set_progress_bar_config(disable=True)
     common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.encoder_names import SOURCE, STRETCHED, check_spelling, hash_named, load_named, read_names
+from debias_sd.commands.sampling import add_sampling_arguments, settle_guidance, settle_sampling
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")
@@ -28,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         required=True,
-        metavar="NAME=FOLDER",
-        help="encoders to measure, named <recipe>-s<training seed>, e.g. debias-l0.1-s0=runs/debias",
+        metavar=f"[NAME=]{SOURCE}",
+        help="encoders to measure, named <recipe>-s<training seed>, e.g. debias-l0.1-s0=runs/debias; fidelity also "
+        "takes base (the pipeline's own) and stretched (its own, lengthened without training)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the held-out set (default 0)")
     parser.add_argument("--count", type=int, help="captions or prompts to measure (default: the published number)")
@@ -42,17 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
-def parse_encoders(values: list[str]) -> dict[str, str]:
-    """Read `NAME=FOLDER` options; ValueError for one without a name or a name given twice."""
-    encoders: dict[str, str] = {}
-    for value in values:
-        name, separator, folder = value.partition("=")
-        if not (name and separator and folder):
-            raise ValueError(f"--encoder is {value!r}, expected NAME=FOLDER; write e.g. debias-s0=runs/debias.")
-        if name in encoders:
-            raise ValueError(f"--encoder names {name!r} twice, each name may stand once; rename one of them.")
-        encoders[name] = folder
-    return encoders
+def _check_sources(encoders: dict[str, str], kind: str) -> None:
+    """ValueError for a name that means nothing here: a misspelt one, or a pipeline's encoder without a pipeline."""
+    for source in encoders.values():
+        check_spelling(source, flag="--encoder")
+        if source == STRETCHED and kind != "fidelity":
+            raise ValueError(
+                f"--encoder is {STRETCHED!r}, the encoder of a pipeline, and {kind} has none; give a folder, such as "
+                "debias-sd convert --stretch writes."
+            )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.commands.terminal import quiet_loading, say
     from debias_sd.report import Report, check_writable
 
-    encoders = parse_encoders(arguments.encoder)
+    encoders = read_names(arguments.encoder, flag="--encoder")
+    _check_sources(encoders, arguments.kind)
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
     settle_sampling(arguments)
@@ -141,17 +142,16 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
     from tqdm import tqdm
 
     from debias_sd.comparison import is_checked
-    from debias_sd.encoder import TextEncoder
-    from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.fidelity import evaluate_fidelity, ways_of
     from debias_sd.generation.store import hash_pipeline
     from debias_sd.judges.checker_error import measure_checker
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
-    from debias_sd.report import hash_file
     from debias_sd.shapes.heldout import prompt_set
 
     hide_loading_bars()
+    sources = {n: load_named(source, base=arguments.base, flag="--encoder") for n, source in encoders.items()}
     base = load_debias_pipeline(arguments.base, "base")
+    settle_guidance(arguments, base)
     if not is_checked(base):
         raise ValueError(
             "pictures of this base are not the embedded world's, which the checker reads; give --prompts FILE and "
@@ -159,11 +159,11 @@ def _fidelity(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[
         )
     prompts = prompt_set(arguments.seed, count=arguments.count or 200)
     ways, hashes, parts = {}, {}, {}
-    for name, folder in encoders.items():
-        for way in ways_of(base, name, TextEncoder.load(folder)):
+    for name, encoder in sources.items():
+        for way in ways_of(base, name, encoder):
             ways[way.name] = way
-            weights = hash_file(find_encoder_folder(folder) / "model.safetensors")
-            hashes[way.name] = {"sha256": weights, "pipeline_sha256": hash_pipeline(way.pipe, parts)}
+            digest = hash_pipeline(way.pipe, parts)
+            hashes[way.name] = {"sha256": hash_named(encoders[name], encoder) or digest, "pipeline_sha256": digest}
     options = {"steps": arguments.steps, "guidance": arguments.guidance_scale}
     results = {}
     with tqdm(total=len(ways) * len(prompts.captions), desc="pictures", unit="picture") as bar:

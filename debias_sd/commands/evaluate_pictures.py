@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import tempfile
 from collections.abc import Callable
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from debias_sd.commands.calibrate import judge_dtype
+from debias_sd.commands.encoder_names import hash_named, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
+from debias_sd.commands.sampling import settle_guidance
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
     import torch
 
+    from debias_sd.encoder import TextEncoder
     from debias_sd.fidelity import Way
     from debias_sd.generation.drawing import Album, Sampling
     from debias_sd.generation.measure import Judged
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
 
 KIND = "fidelity-judged"
 CHECKER = "checker"
-OWN = "base"  # beside --base: the pipeline's own encoder, as in `debias-sd compare`
 OPTIONS = ("--prompts", "--judge", "--calibration", "--seeds", "--pictures")  # of no other kind of measurement
 
 
@@ -68,12 +71,13 @@ def is_asked_for(arguments: argparse.Namespace) -> bool:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
+    from debias_sd.generation.drawing import Sampling, ways_for
     from debias_sd.generation.measure import example_pictures, judge_albums
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level
-    seeds, sampling = _seeds(arguments), _sampling(arguments)
+    seeds, batch = _seeds(arguments), _batch(arguments)
     own = None if arguments.prompts is None else _own_prompts(arguments)
     device, dtype = device_and_dtype(arguments)
     judges = [_loader(spec, arguments, device) for spec in dict.fromkeys(arguments.judge or [])]
@@ -81,11 +85,15 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         _warn_of_marks(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     _check_judges(arguments, base)
-    _check_encoders(base, encoders)
+    settle_guidance(arguments, base)
+    sampling = Sampling(arguments.steps, arguments.guidance_scale, batch)
+    for name, source in encoders.items():  # faults of one are told before the others are drawn
+        ways_for(base, name, load_named(source, base=arguments.base, flag="--encoder"))
     judges = judges or [_loader(CHECKER, arguments, device)]
     texts, prompts = own or _worlds_prompts(arguments)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
-        drawn = _draw(base, encoders, texts, seeds, sampling, folder=arguments.pictures or Path(scratch))
+        load = functools.partial(load_named, base=arguments.base, flag="--encoder")
+        drawn = _draw(base, encoders, load, texts, seeds, sampling, folder=arguments.pictures or Path(scratch))
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
         examples = example_pictures(drawn.albums)
         del base  # the judges take its place in memory
@@ -98,7 +106,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     _say_scores(judged, drawn.sentences)
     settings = {
         **about, **prompts, "seeds": seeds, "steps": arguments.steps, "guidance": arguments.guidance_scale,
-        "batch": sampling.batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
+        "batch": batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
         "samples": arguments.samples,
     }  # fmt: skip
     extra = {"judges": judged.judges, "differences_of_pictures": judged.differences, "agreement": judged.agreement}
@@ -168,15 +176,6 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
         )
 
 
-def _check_encoders(base: DiffusionPipeline, encoders: dict[str, str]) -> None:
-    """ValueError for an encoder that cannot be read or does not fit the base, before the others are drawn."""
-    from debias_sd.encoder import TextEncoder
-    from debias_sd.generation.drawing import ways_for
-
-    for name, source in encoders.items():
-        ways_for(base, name, None if source == OWN else TextEncoder.load(source))
-
-
 def _seeds(arguments: argparse.Namespace) -> list[int]:
     from debias_sd.generation.drawing import LARGEST_SEED
 
@@ -187,13 +186,11 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     return seeds
 
 
-def _sampling(arguments: argparse.Namespace) -> Sampling:
-    from debias_sd.generation.drawing import Sampling
-
+def _batch(arguments: argparse.Namespace) -> int:
     batch = arguments.batch if arguments.batch is not None else (25 if arguments.base is None else 1)
     if batch < 1:
         raise ValueError(f"--batch is {batch}, it must be 1 or more; leave it out for one at a time.")
-    return Sampling(arguments.steps, arguments.guidance_scale, batch)
+    return batch
 
 
 class _Drawn:
@@ -223,26 +220,23 @@ class _Drawn:
 def _draw(
     base: DiffusionPipeline,
     encoders: dict[str, str],
+    load: Callable[[str], TextEncoder | str | None],
     texts: list[str],
     seeds: list[int],
     sampling: Sampling,
     *,
     folder: Path,
 ) -> _Drawn:
-    from debias_sd.encoder import TextEncoder
-    from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.generation.drawing import draw_album, ways_for
     from debias_sd.generation.sentences import sentences_in
     from debias_sd.generation.store import PictureStore, common_settings, hash_pipeline
-    from debias_sd.report import hash_file
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
     store, start_bar = PictureStore(folder, settings), _bars()
     drawn, known = _Drawn(sentences_in(texts, base.tokenizer)), WeakKeyDictionary()
     for name, source in encoders.items():
-        own = source == OWN
-        encoder = None if own else TextEncoder.load(source)
-        weights = None if own else hash_file(find_encoder_folder(source) / "model.safetensors")
+        encoder = load(source)
+        weights = hash_named(source, encoder)
         for way in ways_for(base, name, encoder):
             digest = hash_pipeline(way.pipe, known)
             step = start_bar(f"pictures of {way.name}", len(seeds) * len(texts))

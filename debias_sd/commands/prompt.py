@@ -1,6 +1,8 @@
-"""The prompt of a command: an argument or a text file."""
+"""The prompt of a command: an argument, a text file or standard input."""
 
 import argparse
+import codecs
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from debias_sd.commands.terminal import warn
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Add PROMPT and --prompt-file."""
-    parser.add_argument("prompt", nargs="?", help="the prompt, of any length")
+    parser.add_argument("prompt", nargs="?", help="the prompt, of any length; - reads standard input")
     parser.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a text file (UTF-8)")
 
 
@@ -17,10 +19,24 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     """Return the prompt; ValueError when there is none or two, when it is empty, or when the file is not text."""
     if (arguments.prompt is None) == (arguments.prompt_file is None):
         raise ValueError("give one prompt, either as the argument or with --prompt-file.")
-    prompt = arguments.prompt if arguments.prompt_file is None else _read_file(arguments)
+    if "-" in (arguments.prompt, arguments.prompt_file):
+        prompt = _read_input()
+    else:
+        prompt = arguments.prompt if arguments.prompt_file is None else _read_file(arguments)
     if not prompt.strip():
         raise ValueError("the prompt is empty; write what the picture should show.")
     return prompt
+
+
+def _read_input() -> str:
+    if sys.stdin is None:
+        raise ValueError("standard input is closed, so - has no prompt; give the prompt itself.")
+    content = sys.stdin.buffer.read()
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return content.decode("utf-16" if marked else "utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise ValueError("standard input is not UTF-8 text; give it as UTF-8.") from None
 
 
 def _read_file(arguments: argparse.Namespace) -> str:

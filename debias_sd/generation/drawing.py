@@ -10,8 +10,8 @@ import numpy as np
 from debias_sd.encoder import TextEncoder
 from debias_sd.fidelity import SHORT_WINDOW, Way, draw, ways_of
 from debias_sd.generation.store import PictureStore, Shot
-from debias_sd.pipelines.load import STRETCHED, DiffusionPipeline, with_text_encoder
-from debias_sd.report import hash_texts, split_name
+from debias_sd.pipelines.load import DiffusionPipeline
+from debias_sd.report import hash_texts
 
 Progress = Callable[[int], object]
 SEED_STEP = 1_000_000  # prompts of one seed have noise of their own, the same for every encoder
@@ -38,30 +38,14 @@ class Album:
     black: int = 0
 
 
-def ways_for(base: DiffusionPipeline, name: str, encoder: TextEncoder | None) -> list[Way]:
-    """The rows of one encoder (None: the pipeline's own), as `fidelity.ways_of`; a long one reads on in windows.
-
-    A window of 77 is also measured in several windows and stretched to 248: what it costs to have no long encoder.
-    Past its 248 tokens a long one reads in windows too, so that nothing of a prompt is cut.
-    """
-    ways = _own_ways(base, name) if encoder is None else ways_of(base, name, encoder)
-    for way in ways:
-        way.pipe.set_progress_bar_config(disable=True)
+def ways_for(base: DiffusionPipeline, name: str, encoder: TextEncoder | str | None) -> list[Way]:
+    """The rows of one encoder as `fidelity.ways_of` has them; a long one reads on in windows past its 248 tokens."""
     return [
         dataclasses.replace(way, chunk=way.pipe.tokenizer.model_max_length)
         if way.pipe.tokenizer.model_max_length > SHORT_WINDOW
         else way
-        for way in ways
+        for way in ways_of(base, name, encoder)
     ]
-
-
-def _own_ways(base: DiffusionPipeline, name: str) -> list[Way]:
-    if base.tokenizer.model_max_length > SHORT_WINDOW:
-        return [Way(name, base)]
-    recipe, seed = split_name(name)
-    suffix = "" if seed is None else f"-{seed}"
-    chunked = Way(f"{recipe}-chunked{suffix}", base, SHORT_WINDOW)
-    return [Way(name, base), chunked, Way(f"{recipe}-stretched{suffix}", with_text_encoder(base, STRETCHED))]
 
 
 def draw_album(

@@ -8,6 +8,7 @@ CLIP encoder must read as many tokens as the first, because SDXL and Stable Diff
 
 import copy
 from pathlib import Path
+from typing import Any  # of pipelines: type checkers see diffusers' own class as a placeholder that cannot be called
 
 import torch
 from diffusers import DiffusionPipeline
@@ -37,7 +38,7 @@ def load_debias_pipeline(
     min_positions: int = POSITIONS,
     xformers: bool = False,
     **options: object,
-) -> DiffusionPipeline:
+) -> Any:
     """Return the base pipeline with text encoders that read 248 tokens.
 
     Args:
@@ -92,12 +93,12 @@ def load_debias_pipeline(
 
 
 def with_text_encoder(
-    pipe: DiffusionPipeline,
+    pipe: Any,
     encoder: Source | None = None,
     *,
     encoder_2: Source | None = None,
     min_positions: int = POSITIONS,
-) -> DiffusionPipeline:
+) -> Any:
     """Return a new pipeline of the same class that shares all parts of `pipe` but text encoders, tokenizers, scheduler.
 
     `pipe` is left as it is, and so are the encoders given. Each encoder takes over the dtype and device of the one it
