@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 
 from debias_sd.commands.terminal import warn
+from debias_sd.text_files import read_text
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,21 +17,11 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     """Return the prompt; ValueError when there is none or two, when it is empty, or when the file is not text."""
     if (arguments.prompt is None) == (arguments.prompt_file is None):
         raise ValueError("give one prompt, either as the argument or with --prompt-file.")
-    prompt = arguments.prompt if arguments.prompt_file is None else _read_file(arguments)
+    given = arguments.prompt_file
+    prompt = arguments.prompt if given is None else read_text(given, what="prompt file").strip()
     if not prompt.strip():
         raise ValueError("the prompt is empty; write what the picture should show.")
     return prompt
-
-
-def _read_file(arguments: argparse.Namespace) -> str:
-    try:
-        return Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        raise ValueError(f"prompt file {arguments.prompt_file} is not UTF-8 text; save it as UTF-8.") from None
-    except OSError as error:
-        raise ValueError(
-            f"prompt file {arguments.prompt_file} cannot be read ({error.strerror}); check the path."
-        ) from None
 
 
 def warn_unknown_words(encoder: str, words: Iterable[str]) -> None:
