@@ -54,6 +54,9 @@ class Columns:
 
 def texts_of(value: Any) -> tuple[str, ...]:
     """A text or a list of texts as captions, folded, without empty ones; NoText for anything else but None."""
+    if isinstance(value, str):
+        text = fold(value)
+        return (text,) if text else ()
     if isinstance(value, list) and not all(one is None or isinstance(one, str) for one in value):
         raise NoText("caption that is a list of other things than texts")
     found = (fold(check_text(one)) for one in (value if isinstance(value, list) else [value]) if one is not None)

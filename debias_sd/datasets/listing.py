@@ -129,7 +129,7 @@ def list_rows(
     Without `skip_missing` nobody looks for the files, and a missing one is found when it is read.
     """
     starts, sizes, pictures, left_out = array("q"), array("q"), array("q"), LeftOut()
-    last, there = None, True
+    base, last = os.path.normpath(root), None
     for row in rows:
         fault, place = row.fault, row.place
         if fault is None:
@@ -137,14 +137,16 @@ def list_rows(
         if fault is None:
             file = row.values[columns.image]
             if file != last:  # rows of one picture mostly stand together: look for it once
-                last, there = file, not skip_missing or os.path.isfile(root / file)
+                last, picture = file, os.path.join(base, file)
+                there = not skip_missing or os.path.isfile(picture)
+                number = hash(os.path.normpath(picture) if "/." in picture or "//" in picture else picture)
             fault = None if there else NO_PICTURE
         if fault is not None:
             left_out.add(fault, place)
             continue
         starts.append(row.start)
         sizes.append(row.size)
-        pictures.append(hash(os.path.normpath(root / file)))
+        pictures.append(number)
     order, bounds = group_rows(np.frombuffer(pictures, np.int64))
     places, lengths = np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int64).astype(np.int32)
     if order is not None:
