@@ -67,7 +67,7 @@ def read_json(
         sample, subject=f"file {path}", image=image_column, caption=caption_column, short=short_caption_column
     )
     root = Path(image_root) if image_root is not None else path.parent
-    rows = _rows(path) if columns else ()
+    rows = _rows(path) if columns else ()  # without a row there are no columns
     parse = partial(_parse, encoding=encoding_of_file(path).name)
     return list_rows("json", path, rows, parse=parse, columns=columns, root=root, skip_missing=skip_missing)
 

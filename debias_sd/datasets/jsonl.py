@@ -33,13 +33,13 @@ def read_jsonl(
     """
     path = Path(path)
     check_file(path, what="JSON lines file")
-    first = [row.values for row in islice(_rows(path), SAMPLE)]
+    first = [row.values for row in islice((row for row in _rows(path) if row.fault is None), SAMPLE)]
     subject = f"line 1 of {path}"
     columns = choose_columns(
         first, subject=subject, image=image_column, caption=caption_column, short=short_caption_column
     )
     root = Path(image_root) if image_root is not None else path.parent
-    rows = _checked(path, columns.image, columns.caption) if columns else ()
+    rows = _checked(path, columns.image, columns.caption) if columns else _rows(path)
     parse = partial(_parse, encoding=encoding_of_file(path).name)
     return list_rows(name, path, rows, parse=parse, columns=columns, root=root, skip_missing=skip_missing)
 
