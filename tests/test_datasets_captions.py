@@ -7,6 +7,7 @@ import re
 import pytest
 
 from debias_sd.datasets.names import open_records
+from debias_sd.datasets.pictures import PictureFault, read_rgb
 from debias_sd.datasets.sharegpt4v import read_sharegpt4v
 from tests.test_datasets_shards import picture, write_shard
 from tests.test_train_records import pairs_of
@@ -213,6 +214,13 @@ def test_nothing_usable_says_why_and_what_is_there(pictures):
         for open_it in (open_records, lambda path: pairs_of(pictures, path)):
             with pytest.raises(ValueError, match=re.escape(sentence)):
                 open_it(str(pictures / name))
+    for rows in ("{}\n", '{"image": "a\\u0000b", "caption": "A."}\n', '{"image": "\\ud83d", "caption": "A."}\n'):
+        (pictures / "odd.jsonl").write_text(rows)
+        with pytest.raises(ValueError, match=r"odd.jsonl has 0 usable records \(1 (broken record|missing picture)\)"):
+            open_records(str(pictures / "odd.jsonl"))
+        if rows != "{}\n":
+            with pytest.raises(PictureFault, match="missing picture"):
+                read_rgb(open_records(str(pictures / "odd.jsonl"), skip_missing=False)[0].image)
     write_table(pictures / "few.csv", [("image", "caption"), ("0.png", "A."), ("gone.png", "A.")])
     with pytest.raises(ValueError, match=r"has 1 usable records \(1 missing picture skipped\), one batch of all proc"):
         pairs_of(pictures, pictures / "few.csv", batch=2)

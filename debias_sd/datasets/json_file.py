@@ -77,7 +77,8 @@ def check_form(path: Path, first: list[Any], wanted: tuple[str, ...]) -> None:
     names = dict.fromkeys(name for value in first for name in (value if isinstance(value, dict) else ()))
     if first and not any(name.lower() in wanted for name in names):
         names = [value[0] for value in first if isinstance(value, tuple)] or list(names)
-        found = f"its keys are {list_names(names)}" if names else f"it holds {type(first[0]).__name__}, no objects"
+        kinds = "objects without keys" if isinstance(first[0], dict) else f"{type(first[0]).__name__}, no objects"
+        found = f"its keys are {list_names(names)}" if names else f"it holds {kinds}"
         raise ValueError(f"{path} has none of the known forms, {found}; known are {FORMS}.")
 
 

@@ -155,8 +155,10 @@ def list_rows(
     return RowRecords(name, slices, bounds=bounds, parse=parse, columns=columns, root=root, left_out=left_out.as_dict())
 
 
-def row_fault(row: Mapping[str, Any], columns: Columns) -> str | None:
+def row_fault(row: Mapping[str, Any], columns: Columns | None) -> str | None:
     """The kind of fault that makes a row unusable, or None; a picture's name is not looked for on disk."""
+    if columns is None:  # no row has a column
+        return BROKEN
     fault = text_fault(row, columns)
     if fault is not None:
         return fault
