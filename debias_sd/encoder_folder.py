@@ -6,7 +6,6 @@ known_words.json. All layouts of the weights are read: `CLIPTextModel`, `CLIPTex
 which transformers 5 reads too.
 """
 
-import json
 import re
 import shutil
 import tempfile
@@ -17,6 +16,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextConfig, CLIPTokenizer, PreTrainedTokenizerBase
+
+from debias_sd.text_files import parse_json, read_text
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED = ("base", "long-clip", "debias")
@@ -99,13 +100,13 @@ def tokenizer_folder(folder: Path) -> Path | None:
 
 def read_json(path: Path) -> object:
     """Return the content of a JSON file; ValueError names a file that is missing or not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         whole = (path.parent / "model_index.json").is_file()
         why = f"{path.parent} is a whole pipeline" if whole else f"an encoder folder needs {', '.join(FILES[:2])}"
-        raise ValueError(f"{path} does not exist; {why}.") from None
-    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} does not exist; {why}.")
+    try:
+        return parse_json(read_text(path))
+    except ValueError as error:
         raise ValueError(f"{path} is not readable JSON; copy or make the folder again.") from error
 
 

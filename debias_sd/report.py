@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from debias_sd.text_files import decode_text, parse_json
+
 _PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
 _SEEDED = re.compile(r"(?P<recipe>.+)-(?P<seed>[sf]\d+)")
 
@@ -44,11 +46,10 @@ class Report:
     def read(cls, path: str | Path) -> Report:
         """Read a report back; ValueError when the file is none."""
         try:
-            content = json.loads(Path(path).read_text())
-            return cls(**content)
+            return cls(**parse_json(decode_text(Path(path).read_bytes(), path)))
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
-        except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError):
+        except (TypeError, ValueError):
             raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
         except OSError as error:
             raise ValueError(f"report {path} cannot be read ({error.strerror}); check the path.") from None

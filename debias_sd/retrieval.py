@@ -8,7 +8,6 @@ sentence. An encoder reads its own window, 77 or 248 tokens; a longer caption is
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from debias_sd.report import hash_file, hash_texts
 from debias_sd.shapes.heldout import FAMILY, ShortSet, TwinSet, short_set, twin_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
+from debias_sd.text_files import parse_json, read_text
 from debias_sd.tokens import end_positions, front_pad, tokenize
 
 PADS = (0, 20, 40, 80, 120)
@@ -60,8 +60,8 @@ def load_dual_encoder(folder: str | Path, *, attention: str = "sdpa", use: str =
     """
     folder = find_encoder_folder(folder)
     try:
-        kind = json.loads((folder / "config.json").read_text()).get("model_type")
-    except (OSError, ValueError, AttributeError):  # AttributeError: JSON, but no object
+        kind = parse_json(read_text(folder / "config.json")).get("model_type")
+    except (ValueError, AttributeError):  # AttributeError: JSON, but no object
         raise ValueError(f"folder {folder} holds no readable config.json; give the folder of a CLIPModel.") from None
     if str(kind).startswith("siglip"):
         raise ValueError(

@@ -236,9 +236,9 @@ def test_what_is_no_yaml_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"^--seed is '\[1', which is not YAML; correct or quote it.$"):
         parse_arguments(["--seed", "[1"])
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
-    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+    with pytest.raises(ValueError, match="^.*yaml is not UTF-8 text .byte 0 cannot be read"):
         parse_arguments(["--config", str(tmp_path / "picture.yaml")])
-    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+    with pytest.raises(ValueError, match="^.*yaml is not UTF-8 text .byte 0 cannot be read"):
         load_config(str(tmp_path / "picture.yaml"), {})
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from debias_sd.text_files import read_text
 from train_encoder.settings import TrainConfig
 
 JOINED = ("report_to",)  # names in one text, with commas between them: a list on the command line
@@ -70,9 +71,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         near = ", ".join(sorted(p.name for p in (Path(__file__).parent / "configs").glob("*.yaml")))
         raise ValueError(f"config file {path} does not exist; name a YAML file (train_encoder/configs has {near}).")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except UnicodeDecodeError:
-        raise ValueError(f"config file {path} is not UTF-8 text; name a YAML file.") from None
+        values = yaml.safe_load(read_text(path, what="config file")) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is not YAML ({' '.join(str(error).split())}); correct it.") from None
     if not isinstance(values, dict):

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from debias_sd.text_files import read_text
+
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 KINDS["tuple[int, int]"] = "two whole numbers, such as [64, 112],"
 POSITIVE = (
@@ -107,10 +109,7 @@ def load_config(path: str | None, overrides: dict[str, str]) -> UnetConfig:
     """Read the YAML at `path` (or nothing) and let `overrides` (text values from the command line) replace its keys."""
     if path is not None and not Path(path).is_file():
         raise ValueError(f"no config file at {path}; pass --config a YAML file such as train_unet/configs/shapes.yaml.")
-    try:
-        values = read_yaml(Path(path).read_text(encoding="utf-8"), f"config file {path}") or {} if path else {}
-    except UnicodeDecodeError:
-        raise ValueError(f"config file {path} is not UTF-8 text; name a YAML file.") from None
+    values = read_yaml(read_text(path, what="config file"), f"config file {path}") or {} if path else {}
     if not isinstance(values, dict):
         raise ValueError(f"config file {path} holds a {type(values).__name__}, lines of `key: value` are needed.")
     values |= {key: read_yaml(value, f"the value of --{key}") for key, value in overrides.items()}

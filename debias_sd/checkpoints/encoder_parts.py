@@ -5,7 +5,6 @@ Tensors are read from model.safetensors, not from a loaded model: they keep thei
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from transformers import CLIPTextConfig, CLIPVisionConfig
 from debias_sd.checkpoints.keys import State, text_to_openai, vision_to_openai
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
+from debias_sd.text_files import parse_json, read_text
 from debias_sd.weight_files import read_state, weights_of
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -81,8 +81,8 @@ def _read_object(path: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = parse_json(read_text(path))
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is no JSON object; correct or delete it.")
