@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from app.settings import DTYPES, Settings, read_encoders
+from app.settings import DTYPES, Settings
+from debias_sd.commands.encoder_names import MEANING, read_names
+from debias_sd.commands.terminal import open_terminal
 
 # Before gradio and huggingface_hub are imported: the first asks its makers' server for news, the second reports use.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -22,8 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--encoders",
         nargs="+",
-        metavar="NAME=SOURCE",
-        help="encoders by their name on the page: folders, hub ids, or base for the pipeline's own",
+        metavar="[NAME=]SOURCE",
+        help=f"encoders by their name on the page: {MEANING}",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of all models (default: float32)")
@@ -38,6 +40,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
+    parser.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="other host names under which the app may be asked, as behind a proxy: app.example.org",
+    )
     parser.add_argument("--no-example", action="store_true", help="do not draw the first example at the start")
     parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
     return parser
@@ -45,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """The operator's settings; ValueError with one sentence for a fault."""
-    given = {"encoders": read_encoders(arguments.encoders)} if arguments.encoders else {}
+    given = {"encoders": read_names(arguments.encoders, flag="--encoders")} if arguments.encoders else {}
     if arguments.examples is not None:
         from app.own_examples import read_examples
 
@@ -57,6 +66,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         host=arguments.host,
         port=arguments.port,
         share=arguments.share,
+        allowed_hosts=tuple(arguments.allowed_hosts),
         judge=arguments.judge,
         example=not arguments.no_example,
         judge_report=arguments.judge_report,
@@ -66,6 +76,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the models and serve until interrupted; exit code 2 with one sentence for a fault of the operator's."""
+    open_terminal()
     arguments = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="app: %(levelname)s: %(message)s")
     try:

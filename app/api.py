@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from app.models import Models
+from app.posted import ARGUMENTS, given
 from app.previews import data_url
 from app.request import check_request
 from app.run import Run, Track, compare, start_run
@@ -56,12 +57,13 @@ def compare_endpoint(models: Models, settings: Settings) -> Callable[..., AsyncI
         negative: str = "",
         encoders: list[str] | None = None,
         side: int | None = None,
+        request: gr.Request | None = None,
     ) -> dict:  # gradio reads this as the type of one answer
         """Draw one prompt with several encoders; the last answer holds the pictures as PNG data addresses."""
-        raw = {"prompt": prompt, "seed": seed, "seeds": seeds, "negative": negative, "encoders": encoders, "side": side}
-        raw |= {name: value for name, value in (("steps", steps), ("guidance", guidance)) if value is not None}
+        values = (prompt, seed, seeds, steps, guidance, negative, encoders, side)
         try:
-            run = start_run(check_request(raw, settings), models)
+            raw = given(dict(zip(ARGUMENTS, values, strict=True)))
+            run = start_run(check_request(raw, settings), models, request)
             async for state in compare(run, models):
                 yield answer_of(state)
         except ValueError as error:

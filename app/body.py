@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from app.gate import refuse
+
 BODY_BYTES = 2_000_000
+_TOO_LONG = "the request is longer than 2 MB; shorten it."
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -23,7 +26,7 @@ class BodyLimit:
             return
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not announced.isdigit() or int(announced) > self.limit:
-            await _refuse(send)
+            await refuse(send, 413, _TOO_LONG)
             return
         read, is_refused = 0, False
 
@@ -33,7 +36,7 @@ class BodyLimit:
             read += len(message.get("body", b""))
             if read > self.limit and not is_refused:
                 is_refused = True
-                await _refuse(send)
+                await refuse(send, 413, _TOO_LONG)
             return {"type": "http.disconnect"} if is_refused else message
 
         async def unless_refused(message: dict[str, Any]) -> None:
@@ -41,8 +44,3 @@ class BodyLimit:
                 await send(message)
 
         await self.app(scope, counted, unless_refused)
-
-
-async def _refuse(send: Send) -> None:
-    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": b"the request is longer than 2 MB; shorten it."})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from urllib.parse import urlsplit
 
 import gradio as gr
+from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 
 from app import look
@@ -13,10 +15,12 @@ from app.assets import read_asset
 from app.body import BodyLimit
 from app.events import OWN_SIDE, Events
 from app.examples import draw_example
-from app.gate import Gate
+from app.gate import Gate, Hosts
 from app.keep import downloads_html
 from app.models import Models
 from app.notes import examples_note, judged_by, rulers_note
+from app.page import Page
+from app.posted import Posted, check_posted, refused
 from app.ruler_route import ruler_route
 from app.rulers import rulers_html
 from app.sentences import sentences_html
@@ -41,6 +45,7 @@ _PICK = """element.addEventListener("click", (event) => {
 _TO_STAGE = """(prompt) => {
   if (prompt.trim()) document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' });
 }"""
+_NEXT_ROUND = "() => { window.nextRound(); }"
 _START = "Press Compare: each encoder draws this prompt."
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's sentence reaches the page
@@ -48,7 +53,7 @@ _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's 
 
 def build_demo(models: Models, settings: Settings) -> gr.Blocks:
     """The whole page."""
-    with gr.Blocks(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
+    with Page(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
         session, events = gr.State(Session()), Events(models, settings)
         gr.HTML(_INTRO + (_WORLD if settings.is_embedded else ""), elem_classes="title")
         parts = {"session": session} | _prompt_part(models, settings, events)
@@ -175,13 +180,13 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
     parts["surprise"].click(events.surprise, prompt, prompt, **_QUICK)
     parts["go"].click(None, prompt, js=_TO_STAGE, api_visibility="private")
     run = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    drawn = parts["go"].click(events.draw, [session, parts["blind"], *asked], shown, trigger_mode="once", **run)
-    drawn.then(events.show_kept, session, kept, **_QUICK)
+    # What is kept comes with the answer itself: gradio drops a following event while the one before is under way.
+    parts["go"].click(events.draw, [session, parts["blind"], *asked], shown + kept, trigger_mode="once", **run)
     parts["cancel"].click(events.cancel, session, None, **_QUICK)
     for place, button in enumerate(parts["choices"]):
         chosen = place if place < len(parts["panels"]) else None
-        voted = button.click(events.voter(chosen), session, shown, **_TOLD)
-        voted.then(events.show_kept, session, kept, **_QUICK)
+        voted = button.click(events.voter(chosen), session, shown + kept, **_TOLD)
+        voted.then(None, None, None, js=_NEXT_ROUND, api_visibility="private")
     parts["read"].click(
         events.read, [prompt, parts["encoders"]], parts["plots"], concurrency_limit=1, api_visibility="private"
     )
@@ -189,8 +194,7 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
     parts["use"].click(events.use_json, parts["json"], asked, **_TOLD)
     demo.load(None, js="() => { window.showCuts(); }", api_visibility="private")
     demo.load(events.use_link, None, asked, **_TOLD)
-    first = demo.load(events.show_example, session, shown, **run)
-    first.then(events.show_kept, session, kept, **_QUICK)
+    demo.load(events.show_example, session, shown + kept, **run)
 
 
 def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
@@ -198,6 +202,18 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
     if settings.example and settings.is_embedded:
         draw_example(models, settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
+    hosts, queue = Hosts(settings), demo._queue
+    takes = {number: len(event.inputs) for number, event in demo.fns.items() if event.fn is not None}
+
+    def has_unread(session: str) -> bool:
+        return session in queue.pending_messages_per_session and bool(queue.pending_event_ids_session.get(session))
+
+    middleware = [
+        Middleware(Gate, hosts=hosts),
+        Middleware(BodyLimit),
+        Middleware(Posted, check=check_posted(takes, settings)),
+        Middleware(models.listeners.middleware, expected=has_unread),
+    ]
     _, address, public = demo.launch(
         prevent_thread_lock=True,
         quiet=True,
@@ -210,7 +226,11 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
         enable_monitoring=False,
         footer_links=["api"],
         mcp_server=False,
-        app_kwargs={"middleware": [Middleware(Gate), Middleware(BodyLimit)], "routes": [ruler_route(models)]},
+        app_kwargs={
+            "middleware": middleware,
+            "routes": [ruler_route(models)],
+            "exception_handlers": {RequestValidationError: refused},
+        },
         state_session_capacity=100,
         show_error=False,
         ssr_mode=False,
@@ -218,6 +238,8 @@ def launch(demo: gr.Blocks, models: Models, settings: Settings) -> None:
         css=read_asset("style.css"),
         head=look.head(),
     )
+    if public:
+        hosts.named.add(urlsplit(public).hostname)
     say(f"app: open {address} in a browser" + (f", or {public} from anywhere" if public else "") + "; Ctrl-C ends it")
     try:
         threading.Event().wait()

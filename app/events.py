@@ -39,14 +39,15 @@ class Events:
         """The prompt of the chosen example."""
         return self.examples.get(title, gr.skip())
 
-    def show_prompt(self, prompt: str) -> tuple[str, str | None]:
+    def show_prompt(self, prompt: str | None) -> tuple[str, str | None]:
         """The list of sentences for the text in the box, and the title of the example that it is, if it is one."""
+        prompt = prompt or ""
         sentences = sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
         return sentences, self._title_of.get(prompt)
 
     def move(self, prompt: str, event: gr.EventData) -> str:
         """The prompt after a sentence was moved, swapped or dropped."""
-        return move_sentence(prompt, event._data)
+        return move_sentence(prompt, event._data) if isinstance(event._data, dict) else prompt
 
     def surprise(self, shown: str) -> str:
         """A prompt other than the one in the box."""
@@ -59,9 +60,11 @@ class Events:
         except ValueError as error:
             raise gr.Error(_capital(str(error)), print_exception=False) from None
 
-    async def draw(self, session: Session, blind: bool, *values: Any) -> AsyncIterator[tuple[Any, ...]]:
-        """Draw, and show each panel as it changes."""
-        run = start_run(self._checked(values), self.models)
+    async def draw(
+        self, session: Session, blind: bool, request: gr.Request, *values: Any
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Draw, and show each panel as it changes; the last answer shows what is kept, too."""
+        run = start_run(self._checked(values), self.models, request)
         session.run = run
         names = run.request.encoders
         is_blind = blind and len(names) > 1
@@ -70,17 +73,18 @@ class Events:
         try:
             async for state in compare(run, self.models):
                 shown, update = self._update(session, state, shown)
-                yield update
+                yield *update, *_nothing_new()
         except ValueError as error:  # the line is full
             session.ballot = None
             run.stop_all()
-            yield self._update(session, run, [], over=True)[1]
+            yield *self._update(session, run, [], over=True)[1], *_nothing_new()
             raise gr.Error(_capital(str(error)), print_exception=False) from None
         if session.ballot is None:
             session.keep(run)
         elif any(track.state == "stopped" for track in run.tracks):  # nothing to vote on
             session.ballot = None
-        yield self._update(session, run, [], over=True)[1]
+        kept = await asyncio.to_thread(self.show_kept, session, request)
+        yield *self._update(session, run, [], over=True)[1], *kept
 
     def _update(
         self, session: Session, run: Run, before: list[str], *, over: bool = False, words: str | None = None
@@ -145,28 +149,31 @@ class Events:
         while not wants_other and not run.is_over and session.run is None:
             await asyncio.sleep(0.3)
         if wants_other or session.run is not None or any(track.state != "done" for track in run.tracks):
-            yield tuple(gr.skip() for _ in range(len(self.models.rulers) + 5))
+            yield *(gr.skip() for _ in range(len(self.models.rulers) + 5)), *_nothing_new()
             return
         session.keep(run)
         words = status_of(run).replace("Done in", "The example above, drawn when the app started, in")
-        yield self._update(session, run, [], over=True, words=words)[1]
+        kept = await asyncio.to_thread(self.show_kept, session, request)
+        yield *self._update(session, run, [], over=True, words=words)[1], *kept
 
     def cancel(self, session: Session) -> None:
         """Stop the run; its own event shows that it has."""
         session.cancel()
 
-    def voter(self, place: int | None) -> Callable[[Session], tuple[Any, ...]]:
-        """The event of one vote button."""
+    def voter(self, place: int | None) -> Callable[[Session, gr.Request], tuple[Any, ...]]:
+        """The event of one vote button; the answer to the last vote shows what is kept, too."""
 
-        def vote(session: Session) -> tuple[Any, ...]:
+        def vote(session: Session, request: gr.Request) -> tuple[Any, ...]:
             if session.run is None or not session.is_blind:
                 raise gr.Error("There is nothing to vote on; start a blind comparison.", print_exception=False)
             order = session.ballot.orders[session.ballot.round]
             session.ballot.vote(place if place is None or place < len(order) else None)
             session.tally.add(order, session.ballot.votes[-1])
+            kept = _nothing_new()
             if session.ballot.is_over:
                 session.keep(session.run)
-            return self._update(session, session.run, [], over=True)[1]
+                kept = self.show_kept(session, request)
+            return *self._update(session, session.run, [], over=True)[1], *kept
 
         return vote
 
@@ -195,7 +202,7 @@ class Events:
 
     def pick(self, session: Session, request: gr.Request, event: gr.EventData) -> tuple[str, ...]:
         """Choose a comparison of the gallery."""
-        index = event._data.get("index")
+        index = event._data.get("index") if isinstance(event._data, dict) else None
         if isinstance(index, int) and 0 <= index < len(session.kept):
             session.chosen = index
         return self.show_kept(session, request)
@@ -222,6 +229,11 @@ class Events:
         values = request.as_dict()
         values["side"] = values["side"] or OWN_SIDE
         return tuple(values[name] for name in _FIELDS)
+
+
+def _nothing_new() -> tuple[Any, ...]:
+    """The kept part of an answer, as it is: gallery, downloads, command, link and JSON."""
+    return tuple(gr.skip() for _ in range(5))
 
 
 def _capital(text: str) -> str:

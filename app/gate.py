@@ -1,14 +1,23 @@
-"""What of gradio's server can be reached: the page, its events and the API, nothing else.
+"""What of gradio's server can be reached, under which names, and from whose pages: the page itself, nothing else.
 
 Gradio also has routes that serve files, fetch addresses for the caller, take uploads and edit the running app. They
 are limited there, but a page that names nothing of the server's needs none of them.
+
+A page of another site can have the reader's browser ask this server, which listens on the reader's own machine. Such a
+request says whose page it comes from (`Origin`, `Sec-Fetch-Site`), unless the site's name was turned to this machine's
+address in the meantime (DNS rebinding): then it names that site as its `Host`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
+
+from app.settings import Settings
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -18,22 +27,99 @@ _OPEN = re.compile(
     r"|/(assets|static|svelte)/[\w./@+-]+"
     r"|/gradio_api/(info|openapi\.json|app_id|user|login_check|startup-events|theme\.css)/?"
     r"|/gradio_api/(queue/join|queue/data|cancel|reset|heartbeat/\w+)/?"
-    r"|/gradio_api/(run|api|call|call/v2)/[\w-]+(/\w+)?/?"
+    r"|/gradio_api/((run|api)/[\w-]+|call(/v2)?/compare(/\w+)?)/?"
 )
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(:\d{1,5})?", re.IGNORECASE)
+_UNFRAMED = [(b"content-security-policy", b"frame-ancestors 'none'"), (b"x-frame-options", b"DENY")]
+
+
+class Hosts:
+    """The names under which the app answers, from what it listens on and what the operator allows."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.named = {name.lower().rstrip(".") for name in settings.allowed_hosts}
+        self._is_local = settings.is_loopback
+        here = socket.gethostname().lower()
+        self._own = {"localhost"} if self._is_local else {"localhost", settings.host.lower(), here, f"{here}.local"}
+
+    def allows(self, host: str) -> bool:
+        """Whether `host`, the value of a Host header, is the app's: a name that it has, or an address as a number.
+
+        No other site's page can have a number for its name, so that an app on a network answers under all of them; an
+        app of this machine alone answers under this machine's.
+        """
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].lower()
+        try:
+            return ipaddress.ip_address(name.strip("[]")).is_loopback or not self._is_local or name in self.named
+        except ValueError:
+            return name in self._own or name in self.named
+
+    def is_own_page(self, origin: str, host: str) -> bool:
+        """Whether `origin` is that of a page of the app that was asked for as `host`; a proxy may have changed that."""
+        try:
+            asked = urlsplit(origin)
+            return _at(asked.netloc) == _at(host) or asked.hostname in self.named
+        except ValueError:
+            return False
+
+
+def _at(host: str) -> str:
+    return re.sub(r":(80|443)$", "", host.lower())
 
 
 class Gate:
-    """ASGI middleware: answers 404 to every path that the page and the API do not use."""
+    """ASGI middleware: answers 403 to other names and other sites' pages, 404 to what the app does not use."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self.app = app
+    def __init__(self, app: Callable[..., Awaitable[None]], hosts: Hosts) -> None:
+        self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not is_open(scope["path"].removeprefix(scope.get("root_path", ""))):
-            await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"there is no such page."})
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
             return
-        await self.app(scope, receive, send)
+        if scope["type"] != "http":  # gradio has no sockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def unframed(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = message | {"headers": [*message.get("headers", ()), *_UNFRAMED]}
+            await send(message)
+
+        if fault := self._fault(scope):
+            await refuse(unframed, 403, fault)
+        elif is_open(scope["path"].removeprefix(scope.get("root_path", ""))):
+            await self.app(scope, receive, unframed)
+        else:
+            await refuse(unframed, 404, "there is no such page.")
+
+    def _fault(self, scope: dict[str, Any]) -> str | None:
+        """Why a request is none of the app's own, in one sentence."""
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        host = headers.get(b"host", [])
+        if len(host) != 1 or not self.hosts.allows(host[0]):
+            said = ascii(host[0][:80]) if host else "missing"
+            return (
+                f"the request's Host is {said}, which is not a name of this app; use the address that it printed, or "
+                "start it with --allowed-hosts and this name."
+            )
+        (site,), (mode,) = (headers.get(name, [""])[:1] for name in (b"sec-fetch-site", b"sec-fetch-mode"))
+        is_foreign = site in ("cross-site", "same-site") and mode != "navigate"
+        if is_foreign or not all(self.hosts.is_own_page(origin, host[0]) for origin in headers.get(b"origin", ())):
+            return "the request comes from another site's page, and only the app's own may ask; open the app itself."
+        return None
+
+
+async def refuse(send: Send, status: int, sentence: str) -> None:
+    """Answer with one sentence and nothing else."""
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": sentence.encode()})
 
 
 def is_open(path: str) -> bool:

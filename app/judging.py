@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from app.paths import name_of, names_only
 from app.scores import Score, Verdict
 from app.settings import Settings
 from debias_sd.comparison import Sentence
@@ -89,9 +90,10 @@ def score_by(verdicts: Sequence[Verdict], *, can_say_drawn: bool = True) -> Scor
 
 
 def about_judge(judge: Judge | None, settings: Settings) -> dict[str, Any] | None:
-    """What the page and the API say of the judge; a page that others reach names no folder above the model's own."""
+    """What the page, the API and all that is taken along say of the judge: names, no folders."""
     if judge is None:
         return None
     kind, _, source = judge.name.partition(":")
-    name = judge.name if settings.is_private else f"{kind}:{source.rstrip('/').rsplit('/', 1)[-1]}"
-    return {"name": name, "meaning": judge.meaning, "thresholds": dataclasses.asdict(judge.thresholds)}
+    about = {"meaning": judge.meaning, "thresholds": dataclasses.asdict(judge.thresholds)}
+    about["thresholds"]["source"] = names_only(about["thresholds"]["source"], settings.sources)
+    return {"name": f"{kind}:{name_of(source)}"} | about

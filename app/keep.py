@@ -15,7 +15,7 @@ from html import escape
 from importlib import metadata
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from app.assets import read_asset
@@ -25,6 +25,7 @@ from app.scores import mean_of
 from app.settings import Settings
 from app.stage import panel_html
 from debias_sd.comparison import Comparison, Panel, drawn_in
+from debias_sd.lettering import Lettering
 from debias_sd.panels import draw_panels
 
 _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
@@ -86,7 +87,7 @@ def _grid(run: Run) -> Image.Image:
     pen = ImageDraw.Draw(canvas)
     for column, track in enumerate(tracks):
         left = _GAP + column * (_CELL + _GAP)
-        pen.text((left, 8), track.title, fill="#1f2328", font=ImageFont.load_default(20))
+        Lettering(20).draw(pen, (left, 8), track.title, "#1f2328")
         for picture in track.pictures:
             how = Image.Resampling.NEAREST if picture.image.shape[0] <= 64 else Image.Resampling.LANCZOS
             cell = Image.fromarray(picture.image).resize((_CELL, _CELL), how)
@@ -98,13 +99,14 @@ def page_of(run: Run, settings: Settings) -> str:
     """The comparison as one HTML page that needs nothing else, highlighting included."""
     panels = "".join(panel_html(run, track) for track in run.tracks)
     content = escape(json.dumps(settings_of(run), indent=2, ensure_ascii=False))
+    again = escape(run.request.as_command(settings, shared=True))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>One prompt, several text encoders</title>'
         '<meta name="viewport" content="width=device-width"><style>body{margin:0;font-family:system-ui,sans-serif;'
         "background:Canvas}.gradio-container{padding:16px}pre{white-space:pre-wrap;overflow-wrap:anywhere}"
         f'{read_asset("style.css")}</style></head><body><main class="gradio-container"><h1>One prompt, several text '
         f'encoders</h1><p dir="auto">{escape(run.request.prompt)}</p><div class="panels">{panels}</div>'
-        f"<h2>Settings</h2><pre>{content}</pre><h2>Again</h2><pre>{escape(run.request.as_command(settings))}</pre></main>"
+        f"<h2>Settings</h2><pre>{content}</pre><h2>Again</h2><pre>{again}</pre></main>"
         f"<script>{read_asset('page.js')}</script></body></html>"
     )
 

@@ -39,5 +39,6 @@ def theme() -> gr.themes.Base:
 
 def head() -> str:
     """What goes into the page's head: the scripts, inline, and the container's own style."""
-    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in ("page.js", "rulers.js", "stale.js"))
+    names = ("page.js", "rulers.js", "stale.js", "votes.js")
+    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in names)
     return f"<style>{_NARROW}</style>{scripts}"

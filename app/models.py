@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +14,13 @@ from transformers import PreTrainedTokenizerBase
 
 from app.judging import about_judge, load_for
 from app.line import Line
+from app.listeners import Listeners
 from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.run import Run
-from debias_sd import TextEncoder, load_debias_pipeline
+from debias_sd import load_debias_pipeline
+from debias_sd.commands.encoder_names import load_named
 from debias_sd.comparison import TITLES, is_checked, pipes_of
 from debias_sd.measure.judges import Judge
 
@@ -43,9 +46,10 @@ class Models:
         *,
         judge: Judge | None = None,
         about_judge: dict[str, Any] | None = None,
+        sources: Sequence[str] = (),
     ) -> None:
-        self.base, self.pipes, self.line = base, pipes, Line()
-        self.judge, self.about_judge = judge, about_judge
+        self.base, self.pipes, self.line, self.listeners = base, pipes, Line(), Listeners()
+        self.judge, self.about_judge, self.sources = judge, about_judge, sources
         self.example: Run | None = None
         self.running: list[Run] = []
         self.is_checked = is_checked(base)
@@ -70,16 +74,20 @@ class Models:
                 f"no encoder is named for base {settings.base}; give --encoders NAME=FOLDER, or NAME=base for its own."
             )
         device = _device_of(settings.device)
-        own = [name for name, source in settings.encoders.items() if source == "base" and not settings.is_embedded]
         encoders = {
-            name: TextEncoder.load(source) for name, source in settings.encoders.items() if name not in own
+            name: load_named(source, base=settings.base, flag="--encoders")
+            for name, source in settings.encoders.items()
         }  # before the base: a wrong name should not cost a long load
         judge = load_for(settings)
         base = load_debias_pipeline(settings.base, "base", torch_dtype=getattr(torch, settings.dtype)).to(device)
         base.set_progress_bar_config(disable=True)
-        pipes = pipes_of(base, encoders) | dict.fromkeys(own, base)
-        chosen = {name: pipes[name] for name in settings.encoders}
-        return cls(chosen, base, judge=judge, about_judge=about_judge(judge, settings))
+        return cls(
+            pipes_of(base, encoders),
+            base,
+            judge=judge,
+            about_judge=about_judge(judge, settings),
+            sources=settings.sources,
+        )
 
     def stop(self) -> None:
         """Stop every run after its current step, for the end of the app: Python waits for the drawing thread."""

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from app.settings import (
+    EMBEDDED_ENCODERS,
     GUIDANCE,
     NEGATIVE_CHARACTERS,
     PROMPT_CHARACTERS,
@@ -53,13 +54,17 @@ class Request:
         query = urlencode(plain | {"encoders": ",".join(self.encoders)})
         return query if len(query) <= LINK_CHARACTERS else None
 
-    def as_command(self, settings: Settings) -> str:
-        """The commands that draw the same pictures, one a seed; folders are named on a private page only."""
-        words = ["debias-sd", "compare"]
+    def as_command(self, settings: Settings, *, shared: bool = False) -> str:
+        """The commands that draw the same pictures, one a seed.
+
+        Folders are named on a private page only, and not in what is taken along from it (`shared`).
+        """
+        words, is_named = ["debias-sd", "compare"], settings.is_private and not shared
         if settings.base is not None:
-            words += ["--base", settings.base if settings.is_private else "BASE"]
+            words += ["--base", settings.base if is_named else "BASE"]
         sources = [settings.encoders[name] for name in self.encoders]
-        words += ["--encoders", *(sources if settings.is_private or settings.is_embedded else self.encoders)]
+        is_embedded = settings.is_embedded and set(sources) <= set(EMBEDDED_ENCODERS)
+        words += ["--encoders", *(sources if is_named or is_embedded else self.encoders)]
         words += ["--steps", str(self.steps), "--guidance-scale", f"{self.guidance:g}"]
         if self.negative:
             words += ["--negative-prompt", self.negative]
@@ -80,9 +85,11 @@ def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:
     unknown = sorted(set(raw) - fields)
     if unknown:
         raise ValueError(f"the settings hold {unknown[0]!r}, allowed are {', '.join(sorted(fields))}; remove it.")
+    if "prompt" not in raw:
+        raise ValueError("there is no prompt; write what the picture should show.")
     defaults = EMBEDDED if settings.is_embedded else REAL
     return Request(
-        prompt=_text(raw.get("prompt", ""), "prompt", PROMPT_CHARACTERS, needed=True),
+        prompt=_text(raw["prompt"], "prompt", PROMPT_CHARACTERS, needed=True),
         encoders=_encoders(raw.get("encoders"), settings),
         negative=_text(raw.get("negative") or "", "negative prompt", NEGATIVE_CHARACTERS),
         seed=_whole(raw.get("seed", 0), "seed", SEED),
@@ -97,7 +104,7 @@ def read_json(text: str) -> dict[str, Any]:
     """The settings in a JSON text; ValueError when it is no JSON object."""
     try:
         raw = json.loads(text[: 10 * PROMPT_CHARACTERS])
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, TypeError):
         raise ValueError("the settings are not JSON; paste what the Keep tab shows.") from None
     if not isinstance(raw, dict):
         raise ValueError("the settings are JSON, but no object; paste what the Keep tab shows.")

@@ -1,7 +1,8 @@
 """One comparison while it runs: a track an encoder, filled by the drawing thread and read by the page.
 
-`compare` is what both the page and the API call: an async generator that waits in the line, then reports until all
-pictures are there. Closing it, as a cancelled event and a closed tab do, stops the drawing after the current step.
+`compare` is what both the page and the API call: an async generator that waits in the line for each of its turns, and
+reports until all pictures are there. Closing it, as a cancelled event and a closed tab do, stops the drawing after the
+current step.
 """
 
 from __future__ import annotations
@@ -13,24 +14,32 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from app.judging import score_by, unjudged_by, verdicts_by
+from app.line import Client
+from app.listeners import client_of
 from app.maps import Maps, overlay_url, watch_attention
 from app.models import Models
+from app.paths import names_only
 from app.previews import preview_of
 from app.request import Request
 from app.scores import Score, Verdict, score_of, verdicts_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
 from debias_sd.measure.reports.picture_tables import says_drawn
 
+if TYPE_CHECKING:
+    import gradio as gr
+
 _LOG = logging.getLogger("app")
 _LOOK = 0.15  # seconds between two looks at the drawing thread
+_TURN = 5.0  # seconds, to the end of a picture: most comparisons are drawn in one, long ones let others in
 _BEAT = 1.0  # seconds: how long the page hears nothing at most; gradio sees a closed tab at the next word
 
 
@@ -82,7 +91,7 @@ class Track:
 
 @dataclasses.dataclass
 class Run:
-    """A request on its way to pictures. `before`: people in line before it; None once it is drawn."""
+    """A request on its way to pictures. `before`: people in line before it; None while it is drawn."""
 
     request: Request
     tracks: list[Track]
@@ -91,11 +100,21 @@ class Run:
     judge: dict[str, Any] | None = None
     """Who judges real pictures: name, meaning, thresholds; None where the checker does, or nobody."""
     version: int = 0
+    client: Client = Client()
+    """Whose turns it takes in the line."""
+    is_gone: Callable[[], bool] = lambda: False
+    """Whether nobody reads the answer any more."""
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     """Set by whoever cancels: the run ends after its current step."""
 
+    def must_stop(self) -> bool:
+        """Whether somebody has cancelled, or nobody reads; the second stops it."""
+        if self.is_gone():
+            self.stop.set()
+        return self.stop.is_set()
+
     def stop_all(self) -> None:
-        """Mark what has not ended as stopped, for a run that never began."""
+        """Mark what has not ended as stopped."""
         self.before = None
         for track in self.tracks:
             track.state = track.state if track.state in ("done", "failed") else "stopped"
@@ -105,35 +124,46 @@ class Run:
         return all(track.state in ("done", "failed", "stopped") for track in self.tracks)
 
 
-def start_run(request: Request, models: Models) -> Run:
-    """A run that has not begun."""
+def start_run(request: Request, models: Models, whose: gr.Request | None = None) -> Run:
+    """A run that has not begun; it ends when nobody reads what `whose` asked for. The app's own is nobody's."""
     tracks = [Track(name, models.rulers[name].window, request.seeds, request.steps) for name in request.encoders]
-    return Run(request, tracks, judge=models.about_judge)
+    run = Run(request, tracks, judge=models.about_judge)
+    if whose is not None:
+        run.client, run.is_gone = client_of(whose), models.listeners.gone(whose.session_hash)
+    return run
 
 
 async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
-    """Wait in line and draw; yields `run` whenever it has changed, and about once a second when it has not.
+    """Wait in line for each turn and draw; yields `run` whenever it has changed, and about once a second when not.
 
     Raises LineFullError at once when the line is full. Closing the generator frees the place, once the current step
-    is done.
+    is done; so do `run.stop` and a listener who is gone.
     """
-    ticket, drawing = models.line.join(), None
+    ticket, drawing = models.line.join(run.client), None
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drawing")
     models.running.append(run)
+    left = deque((run.request.seed + number, track) for number in range(run.request.seeds) for track in run.tracks)
     try:
-        while (before := ticket.before) and not run.stop.is_set():
-            run.before = before
-            yield run
-            await asyncio.sleep(_BEAT / 2)
-        run.before = None
-        drawing = pool.submit(_draw, run, models)
-        seen, spoke = -1, 0.0
-        while not drawing.done():
-            if run.version != seen or time.monotonic() - spoke > _BEAT:
-                seen, spoke = run.version, time.monotonic()
+        while left:
+            while not run.must_stop() and (before := ticket.before):
+                run.before = before
                 yield run
-            await asyncio.sleep(_LOOK)
-        drawing.result()
+                for _ in range(3):  # the turn may come before the page has to hear something
+                    await asyncio.sleep(_LOOK if ticket.before else 0)
+            run.before = None
+            if run.must_stop():
+                break
+            drawing = pool.submit(_draw, run, models, left)
+            turn, seen, spoke = asyncio.wrap_future(drawing), -1, 0.0
+            while not turn.done():
+                if run.version != seen or time.monotonic() - spoke > _BEAT:
+                    seen, spoke = run.version, time.monotonic()
+                    yield run
+                run.must_stop()
+                await asyncio.wait({turn}, timeout=_LOOK)
+            await turn
+            ticket.pass_on()
+        run.stop_all()
         yield run
     finally:
         run.stop.set()
@@ -145,18 +175,15 @@ async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
         pool.shutdown(wait=False)
 
 
-def _draw(run: Run, models: Models) -> None:
-    """The drawing thread: seed by seed, encoder by encoder; a fault ends its own encoder only."""
-    run.sentences = sentences_for(run.request.prompt, models.base)
-    for number in range(run.request.seeds):
-        for track in run.tracks:
-            if track.state == "failed":
-                continue
-            if run.stop.is_set():
-                track.state = "done" if len(track.pictures) == track.wanted else "stopped"
-            else:
-                _draw_one(run, track, models, seed=run.request.seed + number)
-            run.version += 1
+def _draw(run: Run, models: Models, left: deque[tuple[int, Track]]) -> None:
+    """The drawing thread's turn: the next of the pictures that are `left`; a fault ends its own encoder only."""
+    run.sentences = run.sentences or sentences_for(run.request.prompt, models.base)
+    began = time.monotonic()
+    while left and not run.stop.is_set() and time.monotonic() - began < _TURN:
+        seed, track = left.popleft()
+        if track.state != "failed":
+            _draw_one(run, track, models, seed=seed)
+        run.version += 1
 
 
 def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
@@ -187,7 +214,7 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
     except StoppedError:
         track.state = "stopped"
     except Exception as error:  # whatever one encoder does, the others go on
-        track.state, track.fault = "failed", _sentence_for(error, request)
+        track.state, track.fault = "failed", _sentence_for(error, request, models)
     track.step, track.preview = 0, None
 
 
@@ -199,7 +226,7 @@ def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[
     try:
         verdicts = verdicts_by(models.judge, image, run.sentences, window=track.window)
     except Exception as error:  # whatever it is, the picture is drawn
-        verdicts = unjudged_by(_sentence_for(error, run.request, who="the judge"), run.sentences)
+        verdicts = unjudged_by(_sentence_for(error, run.request, models, who="the judge"), run.sentences)
     finally:
         track.is_judged = False
     return verdicts, score_by(verdicts, can_say_drawn=says_drawn(run.judge))
@@ -213,7 +240,7 @@ def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -
     return tuple(None if values is None else overlay_url(values) for values in found)
 
 
-def _sentence_for(error: Exception, request: Request, *, who: str = "this encoder") -> str:
+def _sentence_for(error: Exception, request: Request, models: Models, *, who: str = "this encoder") -> str:
     """What the panel says; details of a fault that is not the person's go to the operator's terminal."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         gc.collect()
@@ -222,6 +249,6 @@ def _sentence_for(error: Exception, request: Request, *, who: str = "this encode
         smaller = "choose a smaller size" if request.side else "choose fewer encoders"
         return f"out of memory; what this picture took is free again: {smaller}, or start the app with --dtype float16."
     if isinstance(error, ValueError):
-        return str(error)
+        return names_only(str(error), models.sources)
     _LOG.exception("drawing failed", exc_info=error)
     return f"{who} failed ({type(error).__name__}); the terminal of the app has the details."

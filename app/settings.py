@@ -18,6 +18,7 @@ WAITING = 32  # people in line; one more is refused
 MAX_ENCODERS = 6
 DTYPES = ("float32", "float16", "bfloat16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
 _NAME = re.compile(r"[\w][\w .+-]{0,39}")
 
 
@@ -34,6 +35,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int | None = None
     share: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the app answers, besides its own: of a proxy in front of it, or in the network."""
     judge: str | None = None
     """`clip:` or `vqa:` and a folder or hub id: who judges pictures of a real base; the embedded one has a checker."""
     judge_report: str | None = None
@@ -60,6 +63,12 @@ class Settings:
             raise ValueError("--judge-report is given without --judge; name the judge that it is about.")
         if self.port is not None and not 1 <= self.port <= 65535:
             raise ValueError(f"--port is {self.port}, allowed are 1 to 65535; correct it.")
+        for name in self.allowed_hosts:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"--allowed-hosts has {name!r}, which is not a host name; give names like app.example.org, without "
+                    "a scheme, port or path."
+                )
 
     @property
     def is_embedded(self) -> bool:
@@ -67,25 +76,17 @@ class Settings:
         return self.base is None
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """What the operator named to load from: folders, files and hub ids."""
+        judge = (self.judge or "").partition(":")[2]
+        return tuple(filter(None, (self.base, *self.encoders.values(), judge, self.judge_report)))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it listens on this machine's own address only."""
+        return self.host in LOOPBACK
+
+    @property
     def is_private(self) -> bool:
         """Whether only this machine reaches the page: then the command line may name the operator's folders."""
-        return self.host in LOOPBACK and not self.share
-
-
-def read_encoders(words: list[str]) -> dict[str, str]:
-    """`NAME=SOURCE` words as a mapping; a word without a name is named by its last part.
-
-    >>> read_encoders(["debias", "Mine=runs/s0/debias", "org/long-clip-sd"])
-    {'debias': 'debias', 'Mine': 'runs/s0/debias', 'long-clip-sd': 'org/long-clip-sd'}
-    """
-    encoders: dict[str, str] = {}
-    for word in words:
-        name, given, source = word.partition("=")
-        if not given:
-            name, source = word.rstrip("/").rsplit("/", 1)[-1], word
-        if not name or not source:
-            raise ValueError(f"--encoders has {word!r}, NAME=FOLDER or NAME=HUB-ID is needed; correct it.")
-        if name in encoders:
-            raise ValueError(f"--encoders has the name {name!r} twice; give other names, as NAME=FOLDER.")
-        encoders[name] = source
-    return encoders
+        return self.is_loopback and not self.share and not self.allowed_hosts

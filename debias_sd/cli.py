@@ -3,12 +3,12 @@
 Exit code 0 when done, 2 with one sentence on standard error for a user's fault. `--help` loads no torch.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 from debias_sd import __version__
 from debias_sd.commands import calibrate, compare, convert, draw_set, evaluate, export, generate, report, tokens
+from debias_sd.commands.parser import Parser, in_flags
+from debias_sd.commands.terminal import lost_output, open_terminal, refuse
 
 COMMANDS = {
     "generate": generate,
@@ -23,9 +23,9 @@ COMMANDS = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    """Return the parser of all commands; `flags` in what it reads are those of the command."""
+    parser = Parser(
         prog="debias-sd", description="Long prompts for Stable Diffusion. Without options the embedded models are used."
     )
     parser.add_argument("--version", action="version", version=f"debias-sd {__version__}")
@@ -33,17 +33,19 @@ def build_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.HELP, description=command.__doc__)
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        subparser.set_defaults(run=command.run, flags=subparser.flags)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    open_terminal()
     arguments = build_parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
     except ValueError as error:
-        print(f"debias-sd: error: {error}", file=sys.stderr)
-        return 2
+        return refuse(in_flags(str(error), arguments.flags))
     except KeyboardInterrupt:
         return 130
+    lost = lost_output()
+    return code if lost is None else refuse(f"standard output cannot be written ({lost}); give it another place.")

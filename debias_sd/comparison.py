@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.captions import split_sentences
-from debias_sd.encoder import TextEncoder
-from debias_sd.pipelines.load import DiffusionPipeline, with_text_encoder
+from debias_sd.pipelines.guidance import check_guidance
+from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
 from debias_sd.prompts.batch import SHORT
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.render import SIDE
 from debias_sd.shapes.scene import Thing
 from debias_sd.tokens import check_text
 
-TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
+TITLES = {"base": "CLIP", "stretched": "CLIP, stretched", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
 _READS = "tokens that the encoder reads"
 
 OnStep = Callable[[int, torch.Tensor], None]
@@ -116,7 +116,7 @@ def is_checked(pipe: DiffusionPipeline) -> bool:
     return unet is not None and unet.config.sample_size * pipe.vae_scale_factor == SIDE
 
 
-def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, TextEncoder | None]) -> dict[str, DiffusionPipeline]:
+def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, Source | None]) -> dict[str, DiffusionPipeline]:
     """One pipeline an encoder (None: `base` itself), sharing all of it but text encoder, tokenizer and scheduler."""
     pipes = {
         name: base if e is None else with_text_encoder(base, e, min_positions=SHORT) for name, e in encoders.items()
@@ -134,14 +134,21 @@ def draw_prompt(
     seed: int,
     steps: int,
     guidance: float,
+    true_cfg: float | None = None,
     negative: str = "",
     on_step: OnStep = lambda done, latents: None,
     **options: object,
 ) -> np.ndarray:
     """One picture, uint8 [height, width, 3]; `on_step` gets the number of steps done and the latents, and may raise.
 
-    `options` go to the pipeline (height, width). Raises ValueError when the picture holds NaN or infinity.
+    `true_cfg` is what FLUX follows a negative prompt with; `options` go to the pipeline (height, width).
+    Raises ValueError when the picture holds NaN or infinity, and when the negative prompt would not be used.
     """
+    check_guidance(pipe, scale=guidance, true_scale=true_cfg, negative=negative)
+    if true_cfg is not None:
+        options["true_cfg_scale"] = true_cfg
+    if negative:
+        options["negative_prompt"] = negative
 
     def after_step(_: DiffusionPipeline, step: int, __: object, tensors: dict[str, Any]) -> dict[str, Any]:
         on_step(step + 1, tensors["latents"])
@@ -149,7 +156,6 @@ def draw_prompt(
 
     output = pipe(
         prompt,
-        negative_prompt=negative or None,
         generator=torch.Generator("cpu").manual_seed(seed),
         num_inference_steps=steps,
         guidance_scale=guidance,
@@ -181,12 +187,13 @@ def sentences_for(prompt: str, base: DiffusionPipeline) -> tuple[Sentence, ...]:
 
 def compare_encoders(
     prompt: str,
-    encoders: Mapping[str, TextEncoder | None],
+    encoders: Mapping[str, Source | None],
     *,
     base: DiffusionPipeline,
     seed: int = 0,
     steps: int = 25,
     guidance: float = 2.0,
+    true_cfg: float | None = None,
     negative: str = "",
     side: int | None = None,
     progress: Callable[[str], None] = lambda name: None,
@@ -200,11 +207,12 @@ def compare_encoders(
     """
     check_text(prompt)
     sentences = sentences_for(prompt, base)
-    size = {} if side is None else {"height": side, "width": side}
+    settings = {"seed": seed, "steps": steps, "guidance": guidance, "true_cfg": true_cfg, "negative": negative}
+    settings |= {} if side is None else {"height": side, "width": side}
     panels = []
     for name, pipe in pipes_of(base, encoders).items():
         progress(name)
-        image = draw_prompt(pipe, prompt, seed=seed, steps=steps, guidance=guidance, negative=negative, **size)
+        image = draw_prompt(pipe, prompt, **settings)
         panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn_in(image, sentences)))
     return Comparison(prompt, seed, sentences, tuple(panels))
 

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from debias_sd.commands.terminal import open_terminal, quiet_loading, refuse, say
+
 PROMPT_SEED, NOISE_SEED = 0, 0
 OUT = Path("demo.png")
 ENCODERS = ("base", "long-clip", "debias")
@@ -27,7 +29,6 @@ def make_demo(out: Path) -> str:
     """Draw, write the picture, return the table."""
     from tqdm import tqdm
 
-    from debias_sd.commands.terminal import quiet_loading
     from debias_sd.comparison import compare_encoders, table_of
     from debias_sd.encoder import TextEncoder
     from debias_sd.panels import draw_panels
@@ -53,18 +54,18 @@ def make_demo(out: Path) -> str:
 
 def main() -> int:
     """Run the demo; exit code 2 and one sentence when the models are not there or nothing can be written."""
+    open_terminal()
     started = time.perf_counter()
-    print("One long prompt, one seed, three text encoders. Which sentences are in the picture?\n", flush=True)
+    say("One long prompt, one seed, three text encoders. Which sentences are in the picture?\n")
     try:
         table = make_demo(OUT)
     except ValueError as error:
-        print(f"demo: error: {error}", file=sys.stderr)
-        return 2
-    print(table)
-    print(f"\n{OUT.resolve()} shows the three pictures ({time.perf_counter() - started:.0f} s). How to go on:")
-    print('  your own prompt   .venv/bin/debias-sd compare "A small red star sits in the top left. ..." --out mine.png')
-    print('  one picture       .venv/bin/debias-sd generate "A large blue ring is in the center." --out ring.png')
-    print("  measured results  docs/results.md; real models and training: README.md")
+        return refuse(str(error), program="demo")
+    say(table)
+    say(f"\n{OUT.resolve()} shows the three pictures ({time.perf_counter() - started:.0f} s). How to go on:")
+    say('  your own prompt   .venv/bin/debias-sd compare "A small red star sits in the top left. ..." --out mine.png')
+    say('  one picture       .venv/bin/debias-sd generate "A large blue ring is in the center." --out ring.png')
+    say("  measured results  docs/results.md; real models and training: README.md")
     return 0
 
 

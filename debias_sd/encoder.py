@@ -27,17 +27,14 @@ from transformers import (
 
 from debias_sd.counts import count_of
 from debias_sd.encoder_folder import (
-    PREFIX,
-    PROJECTION,
     check_kind,
     find_encoder_folder,
     read_known_words,
-    read_projection,
     read_provenance,
-    read_text_model,
     read_tokenizer,
     replace_folder,
 )
+from debias_sd.encoder_weights import PREFIX, PROJECTION, read_projection, read_text_model
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
 from debias_sd.tokens import spell_out_special_tokens, tokenize, unknown_words
 
@@ -112,20 +109,24 @@ class TextEncoder:
     projection: Tensor | None = None
 
     @classmethod
-    def load(cls, source: str | Path) -> "TextEncoder":
+    def load(
+        cls, source: str | Path, *, subfolder: str | None = None, variant: str | None = None, **hub: object
+    ) -> "TextEncoder":
         """Load an embedded name (base, long-clip, debias), an encoder or `CLIPModel` folder, or a hub id, checked.
 
+        `subfolder` is the encoder's folder inside `source`, `variant` that of its weights (fp16) where the folder has
+        it; `hub` are the hub's own: `token`, `revision`, `cache_dir`, `local_files_only`, `force_download`.
         Weights keep their dtype, on the CPU. Raises ValueError with one sentence for every fault.
         """
-        folder = find_encoder_folder(source)
+        folder = find_encoder_folder(source, subfolder=subfolder, **hub)
         check_kind(folder)  # first: the tokenizer of another family would be called damaged
         tokenizer = read_tokenizer(folder)
         encoder = cls(
-            model=read_text_model(folder, tokenizer),
+            model=read_text_model(folder, tokenizer, variant),
             tokenizer=tokenizer,
             known_words=read_known_words(folder),
             provenance=read_provenance(folder),
-            projection=read_projection(folder),
+            projection=read_projection(folder, variant),
         )
         encoder.check()
         return encoder
@@ -139,6 +140,11 @@ class TextEncoder:
     def width(self) -> int:
         """Size of one hidden state; a UNet has it as its `cross_attention_dim`."""
         return self.model.config.hidden_size
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model: 12 of CLIP ViT-L/14."""
+        return self.model.config.num_hidden_layers
 
     def check(self) -> None:
         """Raise ValueError, naming both sides, when model and tokenizer do not belong together."""
@@ -212,9 +218,11 @@ class TextEncoder:
             _write_json(folder / "known_words.json", sorted(self.known_words))
 
 
-def load_encoder(source: str | Path) -> TextEncoder:
+def load_encoder(
+    source: str | Path, *, subfolder: str | None = None, variant: str | None = None, **hub: object
+) -> TextEncoder:
     """Load an encoder: see `TextEncoder.load`."""
-    return TextEncoder.load(source)
+    return TextEncoder.load(source, subfolder=subfolder, variant=variant, **hub)
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -6,20 +6,18 @@ known_words.json. All layouts of the weights are read: `CLIPTextModel`, `CLIPTex
 which transformers 5 reads too.
 """
 
-import json
 import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import CLIPTextConfig, CLIPTokenizer, PreTrainedTokenizerBase
 
-from debias_sd.counts import count_of
+from debias_sd.text_files import parse_json, read_text
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED = ("base", "long-clip", "debias")
@@ -29,10 +27,8 @@ FILES = (
     "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
     "preprocessor_config.json", "processor_config.json", "spiece.model",
 )  # fmt: skip
-PREFIX = "text_model."
-PROJECTION = "text_projection.weight"
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_FLAT = ("embeddings.", "encoder.", "final_layer_norm.")
+SHARDS = ("model-*.safetensors", "model.*.safetensors", "model.safetensors.index*.json")  # and variants
+PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index*.json")
 
 
 def embedded_folder(name: str) -> Path:
@@ -43,10 +39,12 @@ def embedded_folder(name: str) -> Path:
     return folder
 
 
-def find_encoder_folder(source: str | Path) -> Path:
+def find_encoder_folder(source: str | Path, *, subfolder: str | None = None, **hub: object) -> Path:
     """Return the local folder of `source`: an embedded name (./base is a folder), a folder, or a hub id.
 
-    Only the files of an encoder folder are downloaded: hub repositories often hold other formats of many gigabytes.
+    `subfolder` is the folder of the encoder inside the one that is named; `hub` are the hub's own options: `token`,
+    `revision`, `cache_dir`, `local_files_only`, `force_download`. Only the files of an encoder folder are downloaded:
+    hub repositories often hold other formats of many gigabytes.
     """
     if not isinstance(source, str | Path):
         raise ValueError(f"encoder is a {type(source).__name__}, allowed are a folder, a name or a hub id; give one.")
@@ -54,30 +52,61 @@ def find_encoder_folder(source: str | Path) -> Path:
     if name in EMBEDDED:
         return embedded_folder(name)
     path = Path(source).expanduser()
-    if path.is_dir():
-        return path
     if path.is_file():
         raise ValueError(f"encoder {name} is a file; give the folder that holds its config.json and model.safetensors.")
-    if not HUB_ID.fullmatch(name) or path.parent.is_dir():
-        raise ValueError(f"encoder folder {name} does not exist; give a folder, a hub id, or {', '.join(EMBEDDED)}.")
+    if not path.is_dir():
+        if not HUB_ID.fullmatch(name) or path.parent.is_dir():
+            raise ValueError(
+                f"encoder folder {name} does not exist; give a folder, a hub id, or {', '.join(EMBEDDED)}."
+            )
+        path = _download(name, subfolder, hub)
+    if subfolder is not None and not (path / subfolder).is_dir():
+        raise ValueError(f"encoder {name} has no folder {subfolder}; correct subfolder, or leave it out.")
+    return path / subfolder if subfolder is not None else path
+
+
+def _download(name: str, subfolder: str | None, hub: dict[str, object]) -> Path:
+    """Return the snapshot of a hub repository with the encoder's files; its pickles only without safetensors."""
+    places = [""] if subfolder is None else [f"{subfolder}/", f"{_tokenizer_name(subfolder)}/"]
     try:
-        return Path(snapshot_download(name, allow_patterns=list(FILES)))
+        for names in (FILES + SHARDS, FILES + SHARDS + PICKLES):
+            patterns = [place + file for place in places for file in names]
+            path = Path(snapshot_download(name, allow_patterns=patterns, **hub))
+            if any((path / places[0]).glob("*.safetensors")):
+                break
     except (OSError, ValueError) as error:
+        where = f" in revision {hub['revision']}" if hub.get("revision") is not None else ""
         raise ValueError(
-            f"encoder {name} is no local folder and the hub did not give it ({type(error).__name__}); check the name, "
-            "the network and HF_HUB_OFFLINE."
+            f"encoder {name} is no local folder and the hub did not give it{where} ({type(error).__name__}); check the "
+            "name, the network and HF_HUB_OFFLINE."
         ) from error
+    return path
+
+
+def _tokenizer_name(folder: str) -> str:
+    """Return where the tokenizer of a text encoder's folder lies in a pipeline: text_encoder_2 -> tokenizer_2."""
+    head, slash, last = folder.rpartition("/")
+    return head + slash + last.replace("text_encoder", "tokenizer")
+
+
+def tokenizer_folder(folder: Path) -> Path | None:
+    """Return the folder with tokenizer files: `folder` itself, or the one beside it in a pipeline; None without."""
+    own = folder.resolve()
+    for one in (folder, own.with_name(_tokenizer_name(own.name)), folder.with_name(_tokenizer_name(folder.name))):
+        if any((one / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+            return one
+    return None
 
 
 def read_json(path: Path) -> object:
     """Return the content of a JSON file; ValueError names a file that is missing or not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         whole = (path.parent / "model_index.json").is_file()
         why = f"{path.parent} is a whole pipeline" if whole else f"an encoder folder needs {', '.join(FILES[:2])}"
-        raise ValueError(f"{path} does not exist; {why}.") from None
-    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} does not exist; {why}.")
+    try:
+        return parse_json(read_text(path))
+    except ValueError as error:
         raise ValueError(f"{path} is not readable JSON; copy or make the folder again.") from error
 
 
@@ -107,13 +136,15 @@ def read_provenance(folder: Path) -> dict[str, object]:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """Return the folder's `CLIPTokenizer`; ValueError when it is missing or does not say how many tokens it reads."""
-    has_vocabulary = (folder / "tokenizer.json").is_file() or (folder / "vocab.json").is_file()
-    if not has_vocabulary:
-        # Without this, transformers gives a tokenizer of two tokens and says nothing.
+    """Return the folder's `CLIPTokenizer`, in a pipeline the one beside it.
+
+    Raises ValueError when it is missing or does not say how many tokens it reads.
+    """
+    files = tokenizer_folder(folder)
+    if files is None:  # without this, transformers gives a tokenizer of two tokens and says nothing
         raise ValueError(f"{folder} has no tokenizer files; copy tokenizer.json and tokenizer_config.json into it.")
     try:
-        tokenizer = CLIPTokenizer.from_pretrained(folder)
+        tokenizer = CLIPTokenizer.from_pretrained(files)
     except Exception as error:  # the Rust library raises bare Exception
         raise ValueError(f"the tokenizer files in {folder} are damaged; copy them again.") from error
     if type(tokenizer.model_max_length) is not int:
@@ -129,64 +160,14 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def read_text_model(folder: Path, tokenizer: PreTrainedTokenizerBase) -> CLIPTextModel:
-    """Return the folder's text tower in evaluation mode, in the dtype of its weights, on the CPU.
-
-    The end, start and pad ids of old configs (2, 0, 1) are replaced by those of `tokenizer`: with `eos_token_id` 2
-    transformers pools at the largest id, which is the wrong token as soon as ids above the end token exist.
-    Raises ValueError with one sentence for every fault of the folder.
-    """
-    config = _read_config(folder)
-    if config.eos_token_id == 2:
-        config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
-    config.pad_token_id = tokenizer.pad_token_id
-    state = _read_state(folder / "model.safetensors")
-    _check_shapes(folder, config, state)
-    dtype = state[PREFIX + "embeddings.position_embedding.weight"].dtype
+def read_config(folder: Path) -> CLIPTextConfig:
+    """Return the config of the folder's text tower; ValueError when that is not valid or not CLIP's."""
+    check_kind(folder)
     try:
-        model, loaded = CLIPTextModel.from_pretrained(
-            None, config=config, state_dict=state, dtype=dtype, output_loading_info=True
-        )
-    except (RuntimeError, KeyError) as error:  # KeyError: an activation that transformers does not know
-        raise ValueError(f"model.safetensors in {folder} does not fit its config.json; copy both again.") from error
-    if loaded["missing_keys"]:
-        missing = sorted(loaded["missing_keys"])
-        raise ValueError(
-            f"model.safetensors in {folder} lacks {count_of(len(missing), 'tensor')} of the text tower, {missing[0]} "
-            "first; copy or convert the checkpoint again."
-        )
-    if loaded["unexpected_keys"]:
-        extra = sorted(loaded["unexpected_keys"])
-        raise ValueError(
-            f"model.safetensors in {folder} holds {count_of(len(extra), 'tensor')} that its config.json has no place "
-            f"for, {extra[0]} first; they belong to different models, copy both from one."
-        )
-    return model.eval()
-
-
-def read_width(folder: Path) -> int:
-    """Return the width of the folder's text tower, from its config alone; ValueError when that is not valid."""
-    return _read_config(folder).hidden_size
-
-
-def read_projection(folder: Path) -> torch.Tensor | None:
-    """Return the projection of the pooled vector, [projection width, width], or None when the folder has none.
-
-    Raises ValueError when it does not fit the text tower; for `read_text_model` that has been read before.
-    """
-    path = folder / "model.safetensors"
-    with safe_open(path, framework="pt") as file:
-        if PROJECTION not in file.keys():
-            return None
-        projection = file.get_tensor(PROJECTION)
-        width = next(file.get_slice(n).get_shape()[-1] for n in file.keys() if n.endswith("token_embedding.weight"))
-    if projection.ndim != 2 or projection.shape[1] != width:
-        raise ValueError(
-            f"{PROJECTION} of {path} is {list(projection.shape)}, needed is [any, {width}]; copy or convert the "
-            "checkpoint again."
-        )
-    _check_finite(path, PROJECTION, projection)
-    return projection
+        return CLIPTextConfig.from_pretrained(folder)
+    except (OSError, TypeError, ValueError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); correct it.") from error
 
 
 def check_kind(folder: Path) -> None:
@@ -202,67 +183,6 @@ def check_kind(folder: Path) -> None:
         raise ValueError(
             f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model'; give the "
             "folder of a CLIP text encoder."
-        )
-
-
-def _read_config(folder: Path) -> CLIPTextConfig:
-    check_kind(folder)
-    try:
-        return CLIPTextConfig.from_pretrained(folder)
-    except (OSError, TypeError, ValueError, StrictDataclassError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); correct it.") from error
-
-
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    """Return the text tower's tensors, each key with `text_model.` in front."""
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; an encoder folder keeps its weights in one model.safetensors.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            inside = [name for name in names if name.startswith(PREFIX)] or [n for n in names if n.startswith(_FLAT)]
-            state = {PREFIX + name.removeprefix(PREFIX): file.get_tensor(name) for name in inside}
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
-    state.pop(PREFIX + "embeddings.position_ids", None)  # saved by old versions, a constant
-    for name, tensor in state.items():
-        _check_finite(path, name, tensor)
-    if PREFIX + "embeddings.position_embedding.weight" not in state:
-        raise ValueError(f"{path} holds no CLIP text tower in transformers' naming; convert the checkpoint first.")
-    return state
-
-
-def _check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError for NaN or infinity, which make every picture black without an error, and for quantised ones."""
-    if tensor.dtype not in _DTYPES:
-        raise ValueError(
-            f"{name} of {path} is {tensor.dtype}, allowed are float32, float16 and bfloat16; take unquantised weights."
-        )
-    # One pass without a tensor of booleans; NaN comes through the minimum.
-    if tensor.numel() and not all(map(torch.isfinite, torch.aminmax(tensor))):
-        raise ValueError(
-            f"{name} of {path} holds NaN or infinite numbers; its training went wrong, take an earlier checkpoint."
-        )
-
-
-def _check_shapes(folder: Path, config: CLIPTextConfig, state: dict[str, torch.Tensor]) -> None:
-    table = state[PREFIX + "embeddings.position_embedding.weight"]
-    if table.ndim != 2:
-        raise ValueError(
-            f"the position table of model.safetensors in {folder} has {count_of(table.ndim, 'dimension')}, 2 are "
-            "needed; copy or convert the checkpoint again."
-        )
-    rows, width = table.shape
-    if rows != config.max_position_embeddings:
-        raise ValueError(
-            f"config.json in {folder} says {config.max_position_embeddings} positions, model.safetensors has {rows}; "
-            f"editing the config does not lengthen an encoder: put {rows} back and use stretch_encoder()."
-        )
-    if width != config.hidden_size:
-        raise ValueError(
-            f"config.json in {folder} says width {config.hidden_size} and model.safetensors has {width}; they belong "
-            "to different models, copy both from one."
         )
 
 

@@ -187,6 +187,7 @@ def two_caption_loss(
     *,
     short_weight: float = 0.1,
     rank: int = 32,
+    local_components: bool = False,
     label_smoothing: float = 0.0,
     logit_bias: Float[Tensor, ""] | None = None,
     gather: Callable[[Tensor], Tensor] = keep_local,
@@ -199,7 +200,8 @@ def two_caption_loss(
     Features come as the towers give them, not normalised. `gather` takes the `[local, dim]` features of this process
     and returns `[global, dim]` of all, in one order on every process and **with gradient**: without it the loss is
     the same and the gradient is wrong. Components are those of the gathered batch, so that the result does not depend
-    on the number of processes; every process returns the loss of the whole batch, and averaging the gradients over
+    on the number of processes; with `local_components` they are those of each process's own images, gathered after, as
+    the papers leave it open. Every process returns the loss of the whole batch, and averaging the gradients over
     processes (as DistributedDataParallel does) gives the gradient of that loss. With `rows`, this process's own in the
     gathered batch, it returns their part of the loss (see `contrastive_loss`): the mean over processes and the averaged
     gradients are the same, and no process holds a matrix of the whole batch by the whole batch.
@@ -208,13 +210,16 @@ def two_caption_loss(
     """
     if not 0 <= short_weight <= 1:
         raise ValueError(f"short_weight is {short_weight}, allowed are 0 to 1; the paper uses 0.1.")
-    image, long, short = (
-        gather(F.normalize(at_least_float32(features), dim=-1))
-        for features in (image_features, long_features, short_features)
+    own_image, own_long, own_short = (
+        F.normalize(at_least_float32(features), dim=-1) for features in (image_features, long_features, short_features)
     )
+    image, long, short = (gather(features) for features in (own_image, own_long, own_short))
     options = {"label_smoothing": label_smoothing, "logit_bias": logit_bias, "rows": rows}
     long_loss = pair_loss(image, long, logit_scale, **options)
-    reduced = principal_components(image, rank=rank)
+    if local_components:
+        reduced = gather(principal_components(own_image, rank=rank))
+    else:
+        reduced = principal_components(image, rank=rank)
     short_loss = pair_loss(reduced, short, logit_scale, **options)
     total = short_weight * short_loss + (1 - short_weight) * long_loss
     return TwoCaptionLoss(total=total, long=long_loss, short=short_loss)

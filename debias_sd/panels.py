@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from debias_sd.comparison import Comparison, Panel
 from debias_sd.counts import count_of
+from debias_sd.lettering import Lettering, note_missing
 
 ZOOM = 6
 MARGIN, TEXT_WIDTH, GAP, LINE = 28, 470, 22, 21
@@ -29,17 +29,18 @@ class _Row:
         return LINE * max(1, len(self.lines)) + 14
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.load_default(size)
+def _wrap(text: str, font: Lettering, width: int) -> list[str]:
+    """Lines of at most `width` pixels; at most MAX_LINES, then an ellipsis."""
+    lines = font.wrap(text, width, most=MAX_LINES)
+    if len(lines) > MAX_LINES:
+        end = lines[MAX_LINES - 1]
+        while end and font.length(f"{end} …") > width:
+            end = end.rpartition(" ")[0] or end[:-1]
+        lines[MAX_LINES - 1 :] = [f"{end} …"]
+    return lines
 
 
-def _wrap(text: str, font: ImageFont.FreeTypeFont, width: int) -> list[str]:
-    """Lines of at most `width` pixels by this font's mean letter width; at most MAX_LINES, then an ellipsis."""
-    letters = max(8, int(width / (font.getlength("abcdefghij klmno") / 16)))
-    return textwrap.wrap(text, letters, max_lines=MAX_LINES, placeholder=" …") or [""]
-
-
-def _rows(comparison: Comparison, font: ImageFont.FreeTypeFont) -> list[_Row]:
+def _rows(comparison: Comparison, font: Lettering) -> list[_Row]:
     rows = []
     for index, sentence in enumerate(comparison.sentences[:MAX_ROWS]):
         marks = [comparison.mark(panel, index) for panel in comparison.panels]
@@ -47,7 +48,7 @@ def _rows(comparison: Comparison, font: ImageFont.FreeTypeFont) -> list[_Row]:
     return rows
 
 
-def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: ImageFont.FreeTypeFont) -> None:
+def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: Lettering) -> None:
     """A tick, a cross or a dash, and the mark in words."""
     colour = _COLOURS.get(mark, AMBER)
     if mark == "drawn":
@@ -57,14 +58,14 @@ def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: ImageF
         pen.line([(x + 12, y + 2), (x + 1, y + 13)], fill=colour, width=3)
     else:
         pen.line([(x, y + 8), (x + 13, y + 8)], fill=colour, width=3)
-    pen.text((x + 22, y - 3), mark, fill=colour, font=font)
+    font.draw(pen, (x + 22, y - 3), mark, colour)
 
 
 def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Comparison, panel: Panel, x: int) -> None:
     """Title, score and picture of one panel, its left edge at `x`."""
     score = f"{comparison.total_in_words(panel)} drawn" if comparison.total(panel)[1] else "not judged"
-    pen.text((x, MARGIN - 6), panel.title, fill=INK, font=_font(24))
-    pen.text((x, MARGIN + 24), f"reads {panel.window} tokens · {score}", fill=SOFT, font=_font(16))
+    Lettering(24).draw(pen, (x, MARGIN - 6), panel.title, INK)
+    Lettering(16).draw(pen, (x, MARGIN + 24), f"reads {panel.window} tokens · {score}", SOFT)
     side = panel.image.shape[0] * ZOOM if panel.image.shape[0] <= 64 else 288
     how = Image.Resampling.NEAREST if panel.image.shape[0] <= 64 else Image.Resampling.LANCZOS
     picture = Image.fromarray(panel.image).resize((side, side), how)
@@ -74,22 +75,23 @@ def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Compar
 
 def _draw_intro(pen: ImageDraw.ImageDraw, comparison: Comparison, y: int) -> None:
     count, end = len(comparison.sentences), max([0, *(s.last for s in comparison.sentences)])
-    pen.text((MARGIN, MARGIN - 6), "One prompt, one seed", fill=INK, font=_font(24))
+    Lettering(24).draw(pen, (MARGIN, MARGIN - 6), "One prompt, one seed", INK)
     lines = [
         f"{count_of(count, 'sentence')}, {count_of(end, 'token')}, seed {comparison.seed}.",
         "Which sentences made it into each picture,",
     ]
     lines.append("as read back from the pixels?")
     for number, text in enumerate(lines):
-        pen.text((MARGIN, MARGIN + 28 + 22 * number), text, fill=SOFT, font=_font(17))
-    pen.text((MARGIN, y - 28), "The prompt, sentence by sentence", fill=SOFT, font=_font(16))
+        Lettering(17).draw(pen, (MARGIN, MARGIN + 28 + 22 * number), text, SOFT)
+    Lettering(16).draw(pen, (MARGIN, y - 28), "The prompt, sentence by sentence", SOFT)
 
 
 def draw_panels(comparison: Comparison) -> Image.Image:
     """The whole picture, RGB; at most MAX_ROWS sentences are listed, the rest is counted in the last line."""
     side = 288
-    font = _font(17)
+    font = Lettering(17)
     rows = _rows(comparison, font)
+    note_missing(*(line for row in rows for line in row.lines), *(panel.title for panel in comparison.panels))
     top = MARGIN + 54 + side + 20
     hidden = len(comparison.sentences) - len(rows)
     width = 2 * MARGIN + TEXT_WIDTH + len(comparison.panels) * (side + GAP)
@@ -106,17 +108,17 @@ def draw_panels(comparison: Comparison) -> Image.Image:
     for number, row in enumerate(rows):
         if number % 2 == 0:
             pen.rectangle((MARGIN - 10, y, width - MARGIN + 10, y + row.height - 1), fill=STRIPE)
-        pen.text((MARGIN, y + 7), f"{number + 1}", fill=SOFT, font=font)
+        font.draw(pen, (MARGIN, y + 7), f"{number + 1}", SOFT)
         for index, line in enumerate(row.lines):
-            pen.text((MARGIN + 30, y + 7 + LINE * index), line, fill=INK, font=font)
+            font.draw(pen, (MARGIN + 30, y + 7 + LINE * index), line, INK)
         for x, mark in zip(edges, row.marks, strict=True):
-            _draw_mark(pen, x, y + 10, mark, _font(17))
+            _draw_mark(pen, x, y + 10, mark, Lettering(17))
         if not ended and row.first >= shortest - 1:
             _draw_limit(pen, y, width, shortest)
             ended = True
         y += row.height
     if hidden:
-        pen.text((MARGIN + 30, y + 7), f"and {count_of(hidden, 'sentence')} more", fill=SOFT, font=font)
+        font.draw(pen, (MARGIN + 30, y + 7), f"and {count_of(hidden, 'sentence')} more", SOFT)
     return canvas
 
 
@@ -124,8 +126,8 @@ def _draw_limit(pen: ImageDraw.ImageDraw, y: int, width: int, window: int) -> No
     """A dashed line above the first sentence that the shortest encoder does not read at all."""
     for x in range(MARGIN - 10, width - MARGIN + 10, 12):
         pen.line([(x, y), (x + 6, y)], fill=RED, width=2)
-    label, font = f"{window} tokens end above", _font(13)
+    label, font = f"{window} tokens end above", Lettering(13)
     right = width - MARGIN + 10
-    left = right - font.getlength(label) - 16
+    left = right - font.length(label) - 16
     pen.rectangle((left, y - 10, right, y + 9), fill=PAPER, outline=RED)
-    pen.text((left + 8, y - 9), label, fill=RED, font=font)
+    font.draw(pen, (left + 8, y - 9), label, RED)

@@ -29,9 +29,9 @@ def stretch_positions(
     >>> stretch_positions(torch.zeros(77, 1)).shape[0], stretch_positions(torch.zeros(64, 1)).shape[0]
     (248, 196)
     """
-    if factor < 1:
+    if isinstance(factor, bool) or factor < 1:
         raise ValueError(f"factor is {factor}, a stretch needs 1 or more; use factor=4 for 77 to 248 positions.")
-    if not 0 <= keep <= table.shape[0] - 2:
+    if isinstance(keep, bool) or not 0 <= keep <= table.shape[0] - 2:
         raise ValueError(
             f"keep is {keep} for a table of {table.shape[0]} positions, allowed are 0 to {table.shape[0] - 2}; "
             "pass a smaller keep or a longer table."

@@ -20,6 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from debias_sd.text_files import decode_text, parse_json
+
 RETRIEVAL, ATTENTION, FIDELITY, JUDGE = "retrieval", "attention", "fidelity", "judge"  # kinds, as the commands measure
 _FORMER_KINDS = {"retrieval-sets": RETRIEVAL, "reading": ATTENTION, "fidelity-judged": FIDELITY}
 _PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
@@ -47,12 +49,11 @@ class Report:
     def read(cls, path: str | Path) -> Report:
         """Read a report back; ValueError when the file is none."""
         try:
-            content = json.loads(Path(path).read_text())
-            found = cls(**content)
+            found = cls(**parse_json(decode_text(Path(path).read_bytes(), path)))
             return dataclasses.replace(found, kind=_FORMER_KINDS.get(found.kind, found.kind))
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
-        except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError):
+        except (TypeError, ValueError):
             raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
         except OSError as error:
             raise ValueError(f"report {path} cannot be read ({error.strerror}); check the path.") from None

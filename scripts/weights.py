@@ -101,6 +101,7 @@ def install_encoder(source: Path, target: Path) -> None:
     """Copy an encoder folder in float16, with its provenance brought up to date; replace an older one when complete."""
     from safetensors.torch import load_file, save_file
 
+    from debias_sd.run_state import check_finite
     from train_unet.state import put_in_place
 
     temporary = target.with_name(target.name + ".tmp")
@@ -113,6 +114,7 @@ def install_encoder(source: Path, target: Path) -> None:
     tensors = {
         key: t.half() if t.is_floating_point() else t for key, t in load_file(source / "model.safetensors").items()
     }
+    check_finite(tensors, what=f"{target.name} is not installed: in float16 it", advice="train it anew")
     save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((temporary / "config.json").read_text())
     for part in (config, config["text_config"], config["vision_config"]):

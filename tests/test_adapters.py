@@ -1,12 +1,15 @@
 """LoRA and textual inversion on pipelines with longer encoders."""
 
+import re
+import warnings
+
 import peft
 import pytest
 import torch
 from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 
-from debias_sd import encode_prompt, with_text_encoder
+from debias_sd import count_tokens, encode_prompt, with_text_encoder
 
 SHORT = "a red cat"
 
@@ -65,6 +68,35 @@ def test_clip_skip_and_lora_do_not_stand_in_each_others_way():
         states = pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
     assert torch.equal(found["prompt_embeds"], states)
     assert not torch.equal(encode_prompt(pipe, SHORT, clip_skip=1, lora_scale=0)["prompt_embeds"], states)
+
+
+@pytest.mark.parametrize("names", ["kohya", "diffusers, old", "diffusers, flat"])
+def test_lora_is_loaded_after_a_call_for_all_layers(lora_pipe, names):
+    """Case 116: as compel's penultimate mode makes it, with files of every naming; a second one too."""
+    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
+    state = kohya()
+    if names != "kohya":
+        prefix = "text_encoder." + ("text_model." if names.endswith("old") else "")
+        down = {name: tensor for name, tensor in state.items() if ".lora_" in name}
+        state = {}
+        for name, tensor in down.items():
+            layer, part, side = re.fullmatch(
+                r"lora_te_text_model_encoder_layers_(\d)_self_attn_(\w+)\.lora_(\w+)\.weight", name
+            ).groups()
+            half = {"down": "A", "up": "B"}[side]
+            state[f"{prefix}encoder.layers.{layer}.self_attn.{part}.lora_{half}.weight"] = tensor * (
+                0.5 if half == "A" else 1
+            )
+    ids = torch.tensor([[49406, 320, 49407]])
+    pipe.text_encoder(ids, output_hidden_states=True)
+    pipe.load_lora_weights(state, adapter_name="style")
+    found, wanted = (encode_prompt(one, LONG_PROMPT)["prompt_embeds"] for one in (pipe, lora_pipe))
+    torch.testing.assert_close(found, wanted)
+    pipe.text_encoder(ids, output_hidden_states=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, that there is another adapter
+        pipe.load_lora_weights(kohya(seed=1), adapter_name="second")
+    assert pipe.get_list_adapters() == {"text_encoder": ["style", "second"]}
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2])
@@ -161,3 +193,21 @@ def test_weights_and_windows_of_77_with_a_learnt_token():
     short = encode_prompt(pipe, "cat " * 73 + "<toy> dog", window=77)["prompt_embeds"]
     assert short.shape == (1, 154, 80)
     torch.testing.assert_close(short[:, 77:], encode_prompt(pipe, "<toy> dog", window=77)["prompt_embeds"])
+
+
+def test_a_learnt_token_with_capitals_is_read_by_both_encoders():
+    """Case 114: all vectors in both encoders of SDXL, as typed out by hand in diffusers; none inside a word."""
+    pipe = with_text_encoder(tiny_sdxl(), tiny_encoder())
+    torch.manual_seed(2)
+    for encoder, tokenizer, width in (("text_encoder", "tokenizer", 32), ("text_encoder_2", "tokenizer_2", 48)):
+        parts = {"text_encoder": getattr(pipe, encoder), "tokenizer": getattr(pipe, tokenizer)}
+        pipe.load_textual_inversion({"EasyNegative": torch.randn(3, width)}, token="EasyNegative", **parts)
+    with torch.no_grad():
+        typed_out = "EasyNegative EasyNegative_1 EasyNegative_2, a cat"
+        states, _, pooled, _ = pipe.encode_prompt(typed_out, device="cpu", do_classifier_free_guidance=False)
+    for text in ("EasyNegative, a cat", "easynegative, a cat"):
+        found = encode_prompt(pipe, text)
+        assert torch.equal(found["prompt_embeds"], states)
+        assert torch.equal(found["pooled_prompt_embeds"], pooled)
+        assert {report.tokens for report in count_tokens(pipe, text).values()} == {6}
+    assert {report.tokens for report in count_tokens(pipe, "EasyNegatives").values()} == {3}  # easy neg atives

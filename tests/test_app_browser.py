@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, page, type_prompt, url, wait_prompt, wait_status
 from PIL import Image
 from test_app_server import ask
@@ -95,6 +96,42 @@ def test_several_seeds_blind_votes_and_names_at_the_end(page):
     assert page.locator("#panels figure").count() == 6
     assert "2 rounds, 1 without a difference" in page.locator("#tally").inner_text()
     assert "1 of 2" in page.locator("#tally").inner_text()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05, 1])
+def test_blind_votes_of_any_pace_are_kept(page, seconds):
+    """Case 136: each click is one vote on a round that is shown, and the last one brings the comparison into Keep."""
+    type_prompt(page, "A star. A ring.")
+    few_steps(page, 1)
+    page.get_by_label("number input for Number of seeds").fill("3")
+    page.get_by_label("number input for Number of seeds").press("Tab")
+    page.locator("#blind input").check()
+    page.locator("#go").click()
+    for vote in ("#vote-1", "#vote-1", "#vote-none"):
+        page.locator(vote).click()
+        page.wait_for_timeout(1000 * seconds)
+    page.get_by_role("tab", name="Keep").click()
+    page.locator("#gallery li").wait_for()
+    assert page.locator("#gallery li").count() == 1
+    assert page.locator("#downloads a").count() == 3
+    assert "3 rounds, 1 without a difference" in page.locator("#tally").text_content()
+
+
+def test_a_double_click_is_one_vote(page):
+    """Case 136: the second click would be a vote on pictures that nobody has seen."""
+    type_prompt(page, "A star. A ring.")
+    few_steps(page, 1)
+    page.get_by_label("number input for Number of seeds").fill("2")
+    page.get_by_label("number input for Number of seeds").press("Tab")
+    page.locator("#blind input").check()
+    page.locator("#go").click()
+    wait_status(page, "Round 1 of 2")
+    page.evaluate("for (const id of ['#vote-1', '#vote-1', '#vote-0']) document.querySelector(id).click()")
+    wait_status(page, "Round 2 of 2")
+    page.locator("#vote-none").click()
+    wait_status(page, "Done")
+    assert "2 rounds, 1 without a difference" in page.locator("#tally").text_content()
+    assert page.locator(".toast-body").count() == 0
 
 
 def test_what_is_kept_can_be_downloaded_and_repeats_the_run(page, tmp_path):

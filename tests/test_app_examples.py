@@ -88,7 +88,7 @@ def test_the_guides_example_file_is_read(tmp_path):
     [
         (None, "mine.txt cannot be read"),
         (b"", "mine.txt holds no prompt"),
-        (b"\xff\xfe", "mine.txt is not UTF-8 text"),
+        (b"a\xff\xfe", "mine.txt is not UTF-8 text"),
         (b"A star.\n" + b"a" * 20_001, "prompt 2 of "),
         (b"A star.\n" + b"a" * 20_001, "mine.txt has 20,001 characters, allowed are 20,000; shorten it."),
     ],

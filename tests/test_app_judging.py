@@ -228,11 +228,15 @@ def test_a_judge_that_fails_leaves_the_picture(models, monkeypatch, error, sente
     assert len(models.line) == 0
 
 
-def test_a_page_that_others_reach_names_no_folder(models, root):
-    open_page = Settings(base="org/sd", **OPTIONS, judge="clip:x", host="0.0.0.0")
-    assert root.name in about_judge(models.judge, Settings(base="org/sd", **OPTIONS, judge="clip:x"))["name"]
-    assert about_judge(models.judge, open_page)["name"] == "clip:judge"
-    assert about_judge(None, open_page) is None
+def test_a_judge_goes_by_its_name_alone(models, root):
+    """Case 141: on a private page too, because what is taken along from it holds the same words."""
+    for host in ("127.0.0.1", "0.0.0.0"):
+        settings = Settings(base="org/sd", **OPTIONS, judge=f"clip:{root / 'judge'}", host=host)
+        calibrated = Thresholds(drawn=0.6, missing=0.4, source=f"{root / 'known.jsonl'}, 8 pictures")
+        about = about_judge(dataclasses.replace(models.judge, thresholds=calibrated), settings)
+        assert about["name"] == "clip:judge"
+        assert about["thresholds"]["source"] == "known.jsonl, 8 pictures"
+        assert about_judge(None, settings) is None
 
 
 @pytest.mark.parametrize(

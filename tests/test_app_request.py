@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from app.request import LINK_CHARACTERS, Request, check_request, read_json, read_query
-from app.settings import PROMPT_CHARACTERS, Settings, read_encoders
+from app.settings import PROMPT_CHARACTERS, Settings
 from debias_sd.cli import build_parser
 
 EMBEDDED = Settings()
@@ -121,15 +121,6 @@ def test_folders_are_named_on_a_private_page_only():
         command = request.as_command(open_page)
         assert "folder/one" not in command
         assert "org/sd" not in command
-
-
-def test_the_operators_words():
-    assert read_encoders(["debias", "Mine=runs/a=b", "org/x-sd/"]) == {
-        "debias": "debias", "Mine": "runs/a=b", "x-sd": "org/x-sd/",
-    }  # fmt: skip
-    for words, sentence in ((["=x"], "'=x'"), (["a="], "'a='"), (["a", "b/a"], "'a' twice")):
-        with pytest.raises(ValueError, match=sentence):
-            read_encoders(words)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.line import Line, LineFullError
+from app.line import Client, Line, LineFullError
 from app.votes import Ballot, Tally, binomial_interval, tally_html
 
 
@@ -42,6 +42,55 @@ def test_many_threads_get_different_places():
     for thread in threads:
         thread.join()
     assert sorted(places) == list(range(40))
+
+
+def turns_of(line: Line, tickets: dict[str, object], count: int) -> str:
+    """Who has the next `count` turns; each keeps its place."""
+    names = []
+    for _ in range(count):
+        (name,) = (name for name, ticket in tickets.items() if ticket.before == 0)
+        names.append(name)
+        tickets[name].pass_on()
+    return " ".join(names)
+
+
+def test_turns_go_round_the_addresses_and_their_sessions():
+    """Case 137: three jobs of one client take that client's turns, not those of others."""
+    line, hog = Line(), Client("10.0.0.1", "x")
+    tickets = {name: line.join(hog) for name in ("a1", "a2", "a3")}
+    tickets["other"] = line.join(Client("10.0.0.1", "y"))
+    tickets["b"] = line.join(Client("10.0.0.2", "z"))
+    assert {name: ticket.before for name, ticket in tickets.items()} == {"a1": 0, "b": 1, "other": 2, "a2": 3, "a3": 4}
+    assert turns_of(line, tickets, 6) == "a1 b other b a1 b"
+    tickets.pop("a1").leave()
+    assert turns_of(line, tickets, 2) == "other b"
+    tickets["c"] = line.join(Client("10.0.0.3", "z"))
+    assert turns_of(line, tickets, 4) == "a2 b c other"
+
+
+def test_whoever_leaves_a_waiting_place_takes_no_turn_from_the_one_that_is_served():
+    """Case 137: two would be drawn at once."""
+    line, hog = Line(), Client("10.0.0.1", "x")
+    served, waiting, other = line.join(hog), line.join(hog), line.join(Client("10.0.0.2", "z"))
+    waiting.leave()
+    assert (served.before, other.before) == (0, 1)
+    short = line.join(hog)
+    served.leave()
+    assert (other.before, short.before) == (0, 1), "its address has had a turn"
+
+
+def test_one_address_does_not_take_all_places():
+    """Case 137: the last quarter is for addresses that have none."""
+    line = Line(waiting=8)
+    for number in range(7):
+        line.join(Client("10.0.0.1", f"session {number}"))
+    with pytest.raises(
+        LineFullError, match="^7 jobs from your address wait already, and the last places are for others"
+    ):
+        line.join(Client("10.0.0.1", "one more"))
+    assert [line.join(Client(f"10.0.0.{number}", "x")).before for number in (2, 3)] == [1, 2]
+    with pytest.raises(LineFullError, match="8 people wait already"):
+        line.join(Client("10.0.0.4", "x"))
 
 
 # Clopper-Pearson intervals as published tables have them (95 %).

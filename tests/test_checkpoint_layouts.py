@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_checkpoints import (
     LAYERS,
     PROJECTION,
@@ -204,8 +205,8 @@ def test_counts_add_up(standard, tmp_path):
 @pytest.mark.parametrize(
     ("extra", "reason"),
     [
-        ({"logit_bias": 1}, "a SigLIP text tower reads all tokens at once"),
-        ({"text_model.head.weight": 1}, "a SigLIP text tower"),
+        ({"text_model.head.weight": 1}, "a SigLIP text tower reads all tokens at once"),
+        ({"text_projection.bias": 1, "logit_bias": 1}, "a SigLIP text tower"),
         ({"cls_emb": 1}, "a CoCa text tower"),
         ({"transformer.resblocks.0.ls_1.gamma": 1}, "no layer scales"),
         ({"transformer.resblocks.0.mlp.c_fc.theta": 1, "transformer.resblocks.0.mlp.c_fc.r": 1}, "GmP, .theta and .r"),
@@ -227,3 +228,20 @@ def test_a_part_of_a_model_is_refused(standard, tmp_path):
     del state["ln_final.bias"]
     with pytest.raises(ValueError, match=r"the text tower lacks ln_final\.bias; give the complete checkpoint"):
         convert_state(state, tmp_path, activation="gelu")
+
+
+@pytest.mark.parametrize("layout", ["standard", "custom", "stock"])
+def test_a_causal_clip_of_the_sigmoid_loss_is_a_clip(layout, tmp_path, request):
+    """Case 120: its logit_bias is left out with a note, in every naming; states and projection are the same."""
+    state = request.getfixturevalue(layout).state_dict()
+    folders = [tmp_path / "plain", tmp_path / "sigmoid"]
+    for folder in folders:
+        folder.mkdir()
+    plain = convert_state(state, folders[0], activation="quick_gelu")
+    found = convert_state(state | {"logit_bias": torch.tensor(-10.0)}, folders[1], activation="quick_gelu")
+    assert found.left_out == plain.left_out | {"logit_bias": 1}
+    note = "logit_bias left out: it is added to the similarities of the sigmoid loss, no tower has it"
+    assert found.notes == (*plain.notes, note)
+    weights = [load_file(one.folder / "model.safetensors") for one in (plain, found)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

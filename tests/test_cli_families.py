@@ -58,7 +58,7 @@ def test_transformers_draw_too(make, tmp_path, capsys):
         (tiny_sdxl_refiner, (), "base is a StableDiffusionXLImg2ImgPipeline, which starts from a picture"),
         (tiny_animatediff, ("--encoder", "stretched"), "base is a AnimateDiffPipeline, which makes films"),
         (tiny_flux, ("--encoder", "stretched", "--encoder-2", "stretched"), "FLUX has one CLIP text encoder; leave"),
-        (tiny_sdxl, (), "no encoder is named for .*; give encoder= a folder"),
+        (tiny_sdxl, (), "no encoder is named for .*; give --encoder a folder"),
     ],
 )
 def test_what_generate_cannot_draw_is_told_in_one_sentence(make, options, sentence, tmp_path, capsys):

@@ -13,7 +13,6 @@ from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import demo
 from debias_sd.cli import main
-from debias_sd.commands.compare import short_names
 from debias_sd.comparison import Comparison, Panel, compare_encoders, sentences_of, table_of
 from debias_sd.encoder import TextEncoder
 from debias_sd.panels import MAX_ROWS, draw_panels
@@ -186,7 +185,7 @@ def test_size_device_and_kind_of_numbers_reach_the_pictures(folders, tmp_path, d
         (["--size", "64"], "--size is 64, a multiple of 8 is needed, and a --base"),
         (["--base", "org/sd", "--size", "60"], "--size is 60, a multiple of 8 is needed"),
         (["--device", "gpu"], "gpu"),
-        (["--encoders", "a/base", "b/base"], "has 'base' twice"),
+        (["--encoders", "a/base", "b/base"], "has the name 'base' twice"),
     ],
 )
 def test_faults_are_one_sentence_and_leave_nothing(options, message, tmp_path, capsys, monkeypatch):
@@ -196,10 +195,6 @@ def test_faults_are_one_sentence_and_leave_nothing(options, message, tmp_path, c
     assert message in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_names_are_the_last_part_of_a_folder():
-    assert short_names(["base", "runs/s1/debias/"]) == {"base": "base", "debias": "runs/s1/debias/"}
 
 
 def test_the_demo_prompt_is_long_and_judged_in_every_sentence():

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from debias_sd.datasets import index_files
-from debias_sd.datasets.json_list import scan_json_list
+from debias_sd.datasets.json_list import scan_json
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.records import Pool, pool_note
 from debias_sd.datasets.sharegpt4v import read_sharegpt4v
@@ -59,15 +59,20 @@ def test_a_list_is_scanned_in_pieces_of_any_size(tmp_path, options, chunk):
     ]
     path = write_set(tmp_path, values, **options)
     content = path.read_bytes()
-    found = list(scan_json_list(path, chunk=chunk))
-    assert [json.loads(content[start : start + size]) for start, size, _ in found] == values
+    found = list(scan_json(path, chunk=chunk))
+    assert [json.loads(content[start : start + size]) for start, size, _, _ in found] == values
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no JSON list"),
-        ('{"a": 1}', "is no JSON list"),
+        ("", "is not a JSON list or object"),
+        ("12", "is not a JSON list or object"),
+        ('{"a": 1', "ends within its list, after 0 records; copy it again."),
+        ('{"a": 1]', "is not JSON near byte 7, after 0 records; copy it again."),
+        ('[{"a": 1}}', "is not JSON near byte 9, after 0 records; copy it again."),
+        ("[" * 100_000, "is not JSON near byte 1, after 0 records; copy it again."),
+        ("[" + "1" * 5000 + "]", "is not JSON near byte 1, after 0 records; copy it again."),
         ("[", "ends within its list, after 0 records; copy it again."),
         ('[{"a": 1}, {"b": "tex', "ends within its list, after 1 record; copy it again."),
         ('[{"a": 1},', "ends within its list, after "),
@@ -78,13 +83,13 @@ def test_a_list_is_scanned_in_pieces_of_any_size(tmp_path, options, chunk):
 def test_a_damaged_list_is_named_with_its_place(tmp_path, content, message):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match=message):
-        list(scan_json_list(tmp_path / "a.json", chunk=4))
+        list(scan_json(tmp_path / "a.json", chunk=4))
 
 
 def test_empty_lists_are_lists(tmp_path):
     for content in ("[]", " [ ] \n"):
         (tmp_path / "a.json").write_text(content)
-        assert list(scan_json_list(tmp_path / "a.json")) == []
+        assert list(scan_json(tmp_path / "a.json")) == []
 
 
 def test_the_first_thousand_are_held_out(small):
@@ -137,7 +142,7 @@ def test_the_list_is_scanned_once_until_it_changes(small, monkeypatch):
     def refuse(path):
         raise AssertionError(f"{path} is scanned again")
 
-    monkeypatch.setattr("debias_sd.datasets.sharegpt4v.scan_json_list", refuse)
+    monkeypatch.setattr("debias_sd.datasets.sharegpt4v.scan_json", refuse)
     assert read_sharegpt4v(small)[5] == first[5]
     found.write_bytes(found.read_bytes()[:40])  # a damaged index is made again
     with pytest.raises(AssertionError, match="scanned again"):
@@ -174,7 +179,10 @@ def test_records_of_any_wrong_form_are_counted_not_raised(tmp_path):
     wrong = [None, 1, [], {}, {"image": 3}, good | {"conversations": [1]}, good | {"image": "a/"}, record("a/1.jpg", 3)]
     path = write_set(tmp_path, [good] * 1000 + [good, *wrong, record("b.jpg", None)])
     records = read_sharegpt4v(path)
-    assert (len(records), records.left_out) == (1, {"held out": 1000, "broken record": 8, "no caption": 1})
+    assert (len(records), records.left_out) == (
+        1,
+        {"held out": 1000, "broken record": 7, "caption that is a number": 1, "no caption": 1},
+    )
 
 
 def test_names_that_are_not_ascii_are_found(tmp_path):

@@ -57,11 +57,9 @@ def test_json_lines_with_short_captions_and_lists(pictures):
 
 
 def test_a_reader_travels_to_a_worker(pictures):
-    path = write_lines(
-        pictures / "list.jsonl", [{"file_name": f"{n}.png", "text": f"Text {n}."} for n in range(4)] * 50
-    )
-    records = read_jsonl(path)
-    assert records[199].captions == ("Text 3.",)
+    path = write_lines(pictures / "list.jsonl", [{"file_name": f"{n}.png", "text": f"Text {n}."} for n in range(200)])
+    records = read_jsonl(path, skip_missing=False)
+    assert records[199].captions == ("Text 199.",)
     content = pickle.dumps(records)
     assert len(content) < 4000
     assert captions(pickle.loads(content)) == captions(records)
@@ -75,7 +73,7 @@ def test_a_reader_travels_to_a_worker(pictures):
         ('{"text": "a"}', "line 1 of .* lacks file_name or text, it has text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n{"text": "b"}', "object 2 of .* lacks file_name or text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n\n{"text', "line 3 of .* is not JSON"),
-        (b"\xff\xfe\x00", "line 1 of .* is not JSON"),
+        (b"\xff\xfe\x00", r"list.jsonl is not UTF-8 text .byte 2 cannot be read.; save it as UTF-8.$"),
     ],
 )
 def test_faulty_lines_are_named(tmp_path, content, message):
@@ -122,7 +120,8 @@ def test_tables_with_quotes_line_breaks_and_any_separator(pictures, separator):
         ("", "has no heading; write the names of the columns"),
         ("a,b\n0.png,x\n", "lacks file_name or text, it has a, b; write both, or name the columns with image_column"),
         ("filepath,title\n0.png,x,y\n", "the row that ends in line 2 of .* has 3 fields, the heading has 2"),
-        (b"filepath,title\n0.png,\xff\n", "is not UTF-8 text"),
+        (b"filepath,ti\xfftle\n0.png,x\n", r"t.csv is not UTF-8 text .byte 11 cannot be read.; save it as UTF-8.$"),
+        ("filepath,title,title\n0.png,x,y\n", "table .*t.csv has 2 columns named 'title'; rename one.$"),
     ],
 )
 def test_faulty_tables_are_named(tmp_path, content, message):
@@ -193,8 +192,8 @@ def test_a_paths_kind_is_found_out(tmp_path):
     for name, kind in SNIFFED.items():
         path = tmp_path / (name.split("/")[0])
         assert split_name(str(path)) == (kind, str(path)), name
-    (tmp_path / "long.json").write_text(' [{"id"')
-    (tmp_path / "lines.json").write_text('{"file_name"')
+    (tmp_path / "long.json").write_text(' [{"id": 1, "image": "a", "conversations": []}]')
+    (tmp_path / "lines.json").write_text('{"file_name": "a"}\n{"file_name": "b"}')
     assert [split_name(str(tmp_path / f"{n}.json"))[0] for n in ("long", "lines")] == ["llava", "jsonl"]
     (tmp_path / "long.json").rename(tmp_path / "share-captioner_1107.json")
     assert split_name(str(tmp_path / "share-captioner_1107.json"))[0] == "sharegpt4v"
@@ -221,7 +220,8 @@ def test_a_saved_data_set_is_read_undecoded(pictures):
     rows = datasets.Dataset.from_dict(content).cast_column("image", datasets.Image())
     datasets.DatasetDict({"train": rows}).save_to_disk(str(pictures / "saved"))
     records = read_saved(pictures / "saved")
-    assert captions(records) == [("Zero.",), (), ("Two.",)]
-    assert read_image(records[2].image, size=8)[0, 0].tolist() == [2, 0, 0]
+    assert captions(records) == [("Zero.",), ("Two.",)]
+    assert records.left_out == {"no caption": 1}
+    assert read_image(records[1].image, size=8)[0, 0].tolist() == [2, 0, 0]
     with pytest.raises(ValueError, match=r"is no folder of datasets.save_to_disk"):
         read_saved(pictures)

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 
-from debias_sd import encode_prompt, with_text_encoder
+from debias_sd import count_tokens, encode_prompt, with_text_encoder
 from debias_sd.prompts.windows import split_prompt
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -98,3 +99,36 @@ def test_no_token_of_any_real_text_is_lost(pipe, window, caplog):
     for text in texts:
         assert_nothing_is_lost(pipe, text, window=window)
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "argument", ["clip_skip", "negative_clip_skip", "window", "num_images_per_prompt", "lora_scale", "min_positions"]
+)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_is_no_number(argument, value):
+    """Case 125: `clip_skip=True` was 1."""
+    pipe = tiny_sd_pipeline()
+    call, given = (with_text_encoder, tiny_encoder()) if argument == "min_positions" else (encode_prompt, "a cat")
+    with pytest.raises(ValueError, match=rf"{argument.removeprefix('negative_')}( is)? {value}"):
+        call(pipe, given, **{argument: value})
+
+
+def test_a_boolean_is_no_length_of_a_window_or_a_table():
+    """Case 125."""
+    with pytest.raises(ValueError, match="length is True"):
+        count_tokens(tiny_encoder(), "a cat", lengths=(True,))
+    for fault in ({"factor": True}, {"keep": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(fault))} is True"):
+            tiny_encoder(77).stretch(**fault)
+
+
+def test_clip_skip_2_of_the_web_ui_is_1():
+    """Case 125: the last layer is left out, and the documents and the docstring say so."""
+    pipe = tiny_sd_pipeline()
+    ids = pipe.tokenizer("a cat", padding="max_length", return_tensors="pt")["input_ids"]
+    states = pipe.text_encoder(ids, output_hidden_states=True).hidden_states[-2]
+    norm = getattr(pipe.text_encoder, "text_model", pipe.text_encoder).final_layer_norm
+    assert torch.allclose(encode_prompt(pipe, "a cat", clip_skip=1)["prompt_embeds"], norm(states), atol=1e-5)
+    guide = (Path(__file__).parent.parent / "docs" / "prompts.md").read_text(encoding="utf-8")
+    assert 'its "clip skip 2" is `clip_skip=1`' in guide
+    assert '"clip skip 2" of AUTOMATIC1111 is 1 here' in encode_prompt.__doc__

@@ -254,3 +254,25 @@ def test_a_gather_without_gradient_is_seen(two_processes: Path, one_process: dic
     for name in ("image.weight", "long.weight", "short.weight"):
         error = (result[name] - one_process[name]).abs().max() / one_process[name].abs().max()
         assert error.item() > 0.3
+
+
+def test_components_of_each_processs_own_images():
+    """Case 135: what the papers leave open. Two processes of 6 pairs, the loss and the gradient of the first one's."""
+    scale, normalize = torch.tensor(1.5), nn.functional.normalize
+    own = [random_features(6, 10, seed=seed).requires_grad_() for seed in (0, 1, 2)]
+    other = [normalize(random_features(6, 10, seed=seed), dim=-1) for seed in (3, 4, 5)]
+    received = iter([*other, principal_components(other[0], rank=3)])
+    options = {"rank": 3, "short_weight": 0.4, "local_components": True}
+    loss = two_caption_loss(*own, scale, **options, gather=lambda part: torch.cat([part, next(received)]))
+    found = torch.autograd.grad(loss.total, own)
+
+    image, long, short = (torch.cat([normalize(left, dim=-1), right]) for left, right in zip(own, other, strict=True))
+    reduced = torch.cat([principal_components(part, rank=3) for part in (image[:6], image[6:])])
+    wanted = 0.4 * contrastive_loss(reduced, short, scale) + 0.6 * contrastive_loss(image, long, scale)
+    torch.testing.assert_close(loss.total, wanted)
+    for left, right in zip(found, torch.autograd.grad(wanted, own), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-4)
+    everything = two_caption_loss(image, long, short, scale, rank=3, short_weight=0.4)
+    assert abs(everything.short - loss.short) > 1e-3
+    alone = two_caption_loss(*own, scale, **options)  # one process: its own images are all
+    torch.testing.assert_close(alone.total, two_caption_loss(*own, scale, rank=3, short_weight=0.4).total)

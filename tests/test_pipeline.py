@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -137,18 +138,25 @@ def test_what_clip_skip_needs_adds_no_weights_and_survives_copies(base):
         expected = states
 
 
-def test_what_clip_skip_needs_is_there_only_for_its_one_read(base):
-    """A text encoder with a `text_model` is one of an old layout for diffusers' LoRA loader."""
-    model = with_text_encoder(base, tiny_encoder()).text_encoder
-    ids = torch.tensor([[49406, 320, 49407]])
-    assert not hasattr(model, "text_model")
-    model(ids, output_hidden_states=True)
-    for one in (copy.deepcopy(model), model):
-        assert one.text_model.final_layer_norm is one.final_layer_norm
-        assert not hasattr(one, "text_model")
-    model(ids, output_hidden_states=True)
-    model(ids)
-    assert not hasattr(model, "text_model")
+def test_nothing_stays_behind_that_clip_skip_needs(base):
+    """Case 116: a call for all layers leaves no attribute on the model, and two threads read right, 60 of 60."""
+    pipe = with_text_encoder(base, tiny_encoder())
+    pipe.text_encoder(torch.tensor([[49406, 320, 49407]]), output_hidden_states=True)  # hooks of transformers' own
+    before = set(vars(pipe.text_encoder))
+
+    def read(_: int) -> torch.Tensor:
+        with torch.no_grad():
+            return pipe.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0]
+
+    expected = read(0)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(read, range(60)))
+    assert [one.shape for one in found] == [expected.shape] * 60
+    for one in found:
+        torch.testing.assert_close(one, expected)
+    assert set(vars(pipe.text_encoder)) == before
+    assert type(base.text_encoder).__mro__[0] is not type(pipe.text_encoder)
+    assert not hasattr(base.text_encoder, "text_model")
 
 
 def test_clip_skip_of_a_compiled_encoder(base):

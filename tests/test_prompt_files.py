@@ -46,12 +46,16 @@ def test_a_folder_has_one_prompt_a_file_in_the_order_of_its_numbers(tmp_path):
     [
         ("a.txt", b"", "a.txt holds no prompt; write one a line"),
         ("a.txt", b"\n \n", "a.txt holds no prompt"),
-        ("a.txt", b"\xff\xfe", "a.txt is not UTF-8 text; save it as UTF-8"),
+        ("a.txt", b"a\xff\xfe", "a.txt is not UTF-8 text .byte 1 cannot be read.; save it as UTF-8"),
         ("a.jsonl", b'{"prompt": "a"}\n{"pro', "line 2 of .*a.jsonl is not JSON; correct it"),
         ("a.jsonl", b'{"words": "a"}', "object 1 of .*a.jsonl has no text in prompt, caption, text"),
         ("a.jsonl", b"[1, 2]", "object 1 of .*a.jsonl has no text"),
         ("a.json", b"[" * 100_000, "a.json is not JSON"),
-        ("a.jsonl", b'{"prompt": "\\ud800"}', "characters that are not valid text"),
+        (
+            "a.jsonl",
+            b'{"prompt": "\\ud800"}',
+            "prompt 0 of .*a.jsonl cannot be read: .* characters that are not valid text",
+        ),
         ("b.txt", None, "file of prompts .*b.txt cannot be read .No such file"),
     ],
 )

@@ -8,6 +8,7 @@ from diffusers.loaders import TextualInversionLoaderMixin
 from tiny import clip_tokenizer
 from transformers import CLIPTokenizer
 
+from debias_sd.prompts.token_report import count_slot
 from debias_sd.prompts.windows import TokenizedPrompt, split_prompt
 
 TOKENIZER = clip_tokenizer(77)
@@ -100,3 +101,40 @@ def test_many_learnt_tokens_are_quick():
     windows = split_prompt([tokenizer], "a <toy> in <style-7>, " * 4000, window=77, convert=convert)
     assert sum(len(one.ids) for (one,) in windows) == 7 * 4000
     assert time.process_time() - start < 4
+
+
+NEGATIVE, CAT = (49408, 49409, 49410), (49411, 49412)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("EasyNegative", [NEGATIVE]),
+        ("easynegative, EASYNEGATIVE", [NEGATIVE, ",", NEGATIVE]),
+        ("a EasyNegative cat", ["a", NEGATIVE, "cat"]),
+        ("EasyNegative EasyNegative_1 easynegative_2", [NEGATIVE]),
+        ("EasyNegative_2", [NEGATIVE[2:]]),
+        ("MyCat's (mycat)", [CAT, "'s (", CAT, ")"]),
+        ("mycategory mycats my_mycat mycat2", ["mycategory mycats my_mycat mycat2"]),
+        ("a+b xa+by A+B.", [(49413,), "xa+by", (49413,), "."]),
+        ("qzx qzx2 Qzx-1", [(49414,), (49415,), (49414,), "-1"]),
+        ("<Toy>x<toy>", [(49416, 49417), "x", (49416, 49417)]),
+    ],
+)
+def test_all_vectors_are_read_whatever_the_case_and_never_inside_a_word(text, read):
+    """Case 114: capitals, prefixes, signs that mean something to a pattern, words that hold a token; counted alike."""
+    tokenizer = vectors_tokenizer(3, "EasyNegative")
+    tokenizer.add_tokens(["mycat", "mycat_1", "a+b", "qzx", "qzx2", "<Toy>", "<Toy>_1"])
+    wanted = [id_ for part in read for id_ in (part if isinstance(part, tuple) else ids_of(part))]
+    ((window,),) = split_prompt([tokenizer], text, window=77, convert=convert)
+    assert list(window.ids) == wanted
+    assert count_slot(tokenizer, text, lengths=[77], convert=convert).tokens == len(wanted)
+
+
+def test_learnt_tokens_in_small_letters_are_read_as_diffusers_reads_them():
+    """Case 114: where its own conversion is right, ours gives the same ids."""
+    tokenizer = vectors_tokenizer(3)
+    for text in ("a <toy> cat", "<toy>, <toy>.", "in <toy>'s house é", "no such thing"):
+        stock = tokenizer(convert(text, tokenizer), add_special_tokens=False, verbose=False).input_ids
+        ((window,),) = split_prompt([tokenizer], text, window=77, convert=convert)
+        assert list(window.ids) == stock

@@ -11,7 +11,6 @@ import pytest
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd.cli import main
-from debias_sd.commands.evaluate import parse_encoders
 from debias_sd.report import Report, check_writable, hash_texts, split_name, write_atomically
 
 ROOT = Path(__file__).parent.parent
@@ -58,11 +57,6 @@ def test_names_and_hashes():
     assert split_name("long-clip-l0.5-f2") == ("long-clip-l0.5", "f2")
     assert split_name("my-encoder") == ("my-encoder", None)
     assert hash_texts(["a", "b"]) != hash_texts(["b", "a"])
-    assert parse_encoders(["a-s0=x/y", "b=z"]) == {"a-s0": "x/y", "b": "z"}
-    with pytest.raises(ValueError, match="expected NAME=FOLDER"):
-        parse_encoders(["folder"])
-    with pytest.raises(ValueError, match="twice"):
-        parse_encoders(["a=x", "a=y"])
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import train_encoder
 from tests.train_tiny import tiny_config
 from train_encoder.config import make_config, parse_arguments, read_config
-from train_encoder.engines import check_engine
+from train_encoder.engines import check_engine, check_launcher
 from train_encoder.run import prepare
 from train_encoder.schedule import learning_rate
 from train_unet.config import UnetConfig, load_config
@@ -90,6 +91,85 @@ def test_lists_come_from_yaml_and_the_command_line():
     assert tiny_config(Path("x"), validation_prompts=["one", "two"], **drawn).validation_prompts == ["one", "two"]
 
 
+LISTS = {
+    "one": (["a red star"], ["a red star"]),
+    "several": (["a", "b c", "d"], ["a", "b c", "d"]),
+    "given twice": (["a", "--validation_prompts", "b", "c"], ["a", "b", "c"]),
+    "a list of YAML": (['["a", "b: c"]'], ["a", "b: c"]),
+    "a list of JSON": (['["\\ud83d\\ude42 star"]'], ["🙂 star"]),
+    "a list and one": (["[a, b]", "--validation_prompts", "c"], ["a", "b", "c"]),
+    "with an equals sign": (["a", "--validation_prompts=-b"], ["a", "-b"]),
+    "what YAML reads otherwise": (
+        ["portrait: a woman", "yes", "12", "null", "# x"],
+        ["portrait: a woman", "yes", "12", "null", "# x"],
+    ),
+    "brackets of markup": (["[red]star", "(a:1.2)"], ["[red]star", "(a:1.2)"]),
+}
+
+
+@pytest.mark.parametrize(("given", "prompts"), LISTS.values(), ids=LISTS)
+def test_a_list_is_given_in_every_way_that_people_know(given, prompts):
+    """Case 130: every prompt counts, however the list is written; a prompt is text, whatever YAML would read in it."""
+    options = ["--pretrained_model_name_or_path", "x", "--validation_pipeline", "sd", "--validation_steps", "1"]
+    config = parse_arguments(["--output_dir", "o", "--validation_prompts", *given, *options])
+    assert config.validation_prompts == prompts
+    assert config.validation_steps == 1
+
+
+def test_trackers_are_a_list_too():
+    """Case 130: names with commas, or several, or the option given twice."""
+    for given in (["tensorboard,wandb"], ["tensorboard", "wandb"], ["tensorboard", "--report_to", "wandb"]):
+        options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x"]
+        assert parse_arguments([*options, "--report_to", *given]).report_to == "tensorboard,wandb"
+    assert tiny_config(Path("x"), report_to=["tensorboard", "wandb"]).report_to == "tensorboard,wandb"
+
+
+def test_an_entry_of_a_list_that_yaml_does_not_read_as_text_is_refused():
+    """Case 130: in a file, `- portrait: a woman` is a mapping and `- yes` is true."""
+    for entry in ({"portrait": "a woman"}, True, None, ["a"]):
+        with pytest.raises(
+            ValueError, match=r"^validation_prompts has the entry .*, which YAML does not read as text;"
+        ):
+            make_config({"output_dir": "o", "validation_prompts": ["a", entry]})
+
+
+def test_a_bare_flag_is_true():
+    """Case 129: `--overwrite_output_dir`, as in other trainers."""
+    for given, wanted in (["--overwrite_output_dir"], True), (["--overwrite_output_dir", "false"], False):
+        options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x"]
+        config = parse_arguments([*given, *options, "--freeze_image_tower"])
+        assert (config.overwrite_output_dir, config.freeze_image_tower) == (wanted, True)
+
+
+ENGINES = {
+    "FSDP on a CPU": ({"ACCELERATE_USE_FSDP": "true"}, "NO", "the launcher was given FSDP, which does not run here"),
+    "FSDP on CPUs": ({"ACCELERATE_USE_FSDP": "true"}, "MULTI_CPU", "the launcher was given FSDP, which does not run"),
+    "DeepSpeed on a CPU": ({"ACCELERATE_USE_DEEPSPEED": "true"}, "NO", "the launcher was given DeepSpeed, which does"),
+    "Megatron": (
+        {"ACCELERATE_USE_MEGATRON_LM": "true"},
+        "MEGATRON_LM",
+        "the launcher was given Megatron-LM, which does",
+    ),
+    "FSDP 1": ({"ACCELERATE_USE_FSDP": "true"}, "FSDP", "the launcher was given FSDP of version 1, version 2 is"),
+}
+
+
+@pytest.mark.parametrize(("environment", "found", "sentence"), ENGINES.values(), ids=ENGINES)
+def test_an_engine_that_is_left_out_is_refused(monkeypatch, environment, found, sentence):
+    """Case 133: what the launcher was given and accelerate does not run is not trained without, unsaid."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    state = SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1))
+    accelerator = SimpleNamespace(
+        distributed_type=found, device=SimpleNamespace(type="cpu"), num_processes=2, state=state
+    )
+    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+        check_launcher(accelerator)
+    assert str(caught.value).startswith(sentence)
+    monkeypatch.undo()
+    check_launcher(SimpleNamespace(distributed_type="MULTI_CPU"))
+
+
 def test_schedule_warms_up_and_falls():
     rates = [learning_rate(step, peak=2.0, warmup=4, total=12) for step in range(12)]
     assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
@@ -156,9 +236,9 @@ def test_what_is_no_yaml_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"^--seed is '\[1', which is not YAML; correct or quote it.$"):
         parse_arguments(["--seed", "[1"])
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG")
-    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+    with pytest.raises(ValueError, match="^.*yaml is not UTF-8 text .byte 0 cannot be read"):
         parse_arguments(["--config", str(tmp_path / "picture.yaml")])
-    with pytest.raises(ValueError, match="^config file .* is not UTF-8 text"):
+    with pytest.raises(ValueError, match="^.*yaml is not UTF-8 text .byte 0 cannot be read"):
         load_config(str(tmp_path / "picture.yaml"), {})
 
 

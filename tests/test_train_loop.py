@@ -83,6 +83,7 @@ def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path, capsys):
 def test_resume_refuses_another_run_and_a_damaged_file(tmp_path, capsys):
     settings = {"max_train_steps": 2, "checkpointing_steps": 1}
     folder = train_tiny(tmp_path / "run", **settings)
+    (folder / "config.json").unlink()  # as if it had been stopped before its end
     assert [p.name for p in list_checkpoints(folder)] == ["checkpoint-2"]
     again = {"resume_from_checkpoint": "latest"} | settings
     assert main(arguments(tiny_settings(folder, **again, seed=9))) == 2

@@ -33,8 +33,8 @@ def environment_of(port):
     return os.environ | {"CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
 
 
-def launch(options, settings, port, module="train_encoder"):
-    command = [*command_of(options, port, module), *arguments(settings)]
+def launch(options, settings, port, module="train_encoder", before=()):
+    command = [*command_of(options, port, module), *before, *arguments(settings)]
     options = {"cwd": ROOT, "env": environment_of(port), "capture_output": True, "text": True, "timeout": 500}
     return subprocess.run(command, **options, check=False)
 

@@ -174,7 +174,10 @@ def test_features_end_whole_or_not_at_all(base, tmp_path, capsys):
         signal.signal(signal.SIGXFSZ, handler)
     assert code == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == "train_encoder: File too large; no checkpoint is there, so it starts from the beginning."
+    assert error == (
+        "train_encoder: a file would be larger than this system allows (File too large: "
+        f"{tmp_path / 'run'}); no checkpoint is there: make room and start it again."
+    )
     assert list((tmp_path / "run" / "image-features").iterdir()) == []
 
 

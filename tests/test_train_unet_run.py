@@ -116,9 +116,15 @@ def test_a_run_writes_a_stock_pipeline_folder_that_says_where_it_comes_from(base
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"seed": 1}, "holds a run with seed 0, this one has 1; give another output_dir, the same setting, or delete"),
-        ({"vae_train_steps": 3}, "holds a run with vae_train_steps 2, this one has 3;"),
-        ({"max_train_steps": 2}, "holds a run with max_train_steps 1, this one has 2;"),
+        ({"seed": 1}, "holds a run with another seed (0, now 1); give another output_dir, or what"),
+        (
+            {"vae_train_steps": 3},
+            "holds a run with another vae_train_steps (2, now 3); its learning rate falls to 0 over exactly",
+        ),
+        (
+            {"max_train_steps": 2},
+            "holds a run with another max_train_steps (1, now 2); its learning rate falls to 0 over exactly",
+        ),
     ],
 )
 def test_a_folder_of_another_run_is_not_gone_on_with(changed, sentence, base, tmp_path, capsys):
@@ -141,7 +147,7 @@ def test_a_folder_of_the_same_run_is_gone_on_with_by_the_same_encoder_only(base,
     other = save_tiny_clip(tmp_path / "other", seed=9)
     assert main(command) == 0
     assert main(arguments(tmp_path / "run", other)) == 2
-    assert "holds a run with text_encoder " in capsys.readouterr().err
+    assert "holds a run with another text_encoder" in capsys.readouterr().err
     assert main(command) == 0
 
 

@@ -1,6 +1,7 @@
 """What the trainee sees: the bar, retrieval on the way and its warning, trackers, pictures, the card, the upload."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -157,18 +158,50 @@ def test_a_tracker_that_is_not_installed_is_one_sentence(tmp_path, capsys, name)
     assert error == f"train_encoder: report_to is {name}, which is not installed; pip install {name}, or set none.\n"
 
 
-@pytest.mark.slow
-def test_validation_prompts_are_drawn_with_the_encoder_as_it_is(tmp_path):
+PROMPTS = [
+    "A red star, small!",
+    "w" * 300,
+    "a/b\\c:../../d*?",
+    "🙂 ünïcode 星",
+    f"{'the same first fifty characters ' * 3} one",
+    f"{'the same first fifty characters ' * 3} two",
+    "a zero\0byte",
+]
+
+
+@pytest.mark.slow  # loads a pipeline twice
+def test_validation_prompts_are_drawn_with_the_encoder_as_it_is(tmp_path, monkeypatch):
+    """Case 131: files are named by a hash, whatever the prompt is; the prompt stands in the picture."""
+    monkeypatch.setattr("train_encoder.validation.STEPS", 2)
     tiny_pipeline().save_pretrained(tmp_path / "sd")
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(save_tiny_clip(tmp_path / "clip"))}
-    settings |= {"validation_prompts": ["A red star, small!"], "validation_pipeline": str(tmp_path / "sd")}
-    settings |= {"validation_steps": 1, "max_train_steps": 2}
+    settings |= {"validation_prompts": PROMPTS, "validation_pipeline": str(tmp_path / "sd")}
+    folder = train_tiny(tmp_path / "run", **settings, validation_steps=1, max_train_steps=2)
+    names = [sorted(path.name for path in folder.glob(f"validation/step-{step}/*")) for step in (1, 2)]
+    assert names[0] == names[1]
+    assert [re.fullmatch(r"(\d)-[0-9a-f]{12}\.png", name)[1] for name in names[0]] == list("0123456")
+    assert len({name.split("-")[1] for name in names[0]}) == len(PROMPTS)
+    found = [Image.open(folder / "validation" / "step-1" / name) for name in names[0]]
+    assert {image.size for image in found} == {(48, 48)}
+    assert [image.text["prompt"] for image in found] == [prompt.replace("\0", "") for prompt in PROMPTS]
+    first, second = ((folder / "validation" / f"step-{step}" / names[0][0]).read_bytes() for step in (1, 2))
+    assert first != second
+
+
+def test_pictures_that_cannot_be_drawn_do_not_end_the_training(base, tmp_path, capsys):
+    """Case 131: one sentence at each validation, and the encoder at the end."""
+    settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "validation_prompts": ["a star"]}
+    settings |= {"validation_pipeline": str(tmp_path / "nowhere"), "validation_steps": 2}
     folder = train_tiny(tmp_path / "run", **settings)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.glob("validation/*/*"))
-    assert files == ["validation/step-1/0-a-red-star-small.png", "validation/step-2/0-a-red-star-small.png"]
-    with Image.open(folder / files[0]) as image:
-        assert image.size == (48, 48)
-    assert (folder / files[0]).read_bytes() != (folder / files[1]).read_bytes()
+    said = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "warning: the pictures of step 2 are not drawn (" in line
+    ]
+    assert len(said) == 1
+    assert said[0].endswith("); training goes on")
+    assert str(tmp_path / "nowhere") in said[0]
+    assert (folder / "config.json").exists()
 
 
 def test_half_a_wish_for_pictures_is_refused(tmp_path):

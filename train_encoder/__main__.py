@@ -12,69 +12,94 @@ mend; 143 when SIGTERM ended the run, which has saved a checkpoint then; 130 for
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.terminal import open_terminal
 from debias_sd.datasets.faults import TooManyFaults
 from train_encoder.config import parse_arguments
 from train_encoder.stopping import INTERRUPTED
 
 if TYPE_CHECKING:
     from train_encoder.run import Run
-
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # what a full or failing disk answers
+    from train_encoder.settings import TrainConfig
 
 
 def main(arguments: list[str]) -> int:
     """Run the command line; return the exit code."""
+    open_terminal()
+    config: TrainConfig | None = None
     run: Run | None = None
     try:
         try:
             config = parse_arguments(arguments)
+            from train_encoder.output_folder import Finished
             from train_encoder.run import prepare
 
             run = prepare(config)
         except ValueError as error:
             return _end(2, str(error))
+        except Finished as done:
+            return _finished(str(done))
         return _end(_train(run, arguments))
     except KeyboardInterrupt:
         return _end(INTERRUPTED, _interrupted(run))
-    except OSError as error:
-        if error.errno not in DISK:
+    except Exception as error:
+        sentence = _disk_fault(error, config)
+        if sentence is None:
             raise
-        return _end(2, f"{error.strerror}{f' ({error.filename})' if error.filename else ''}; {_go_on(run)}.")
+        return _end(2, sentence)
 
 
 def _train(run: Run, arguments: list[str]) -> int:
-    """Train; code 2 and one sentence for what ends a run early."""
+    """Train; code 2 and one sentence, of the main process, for what ends a run early."""
+    from debias_sd.run_state import NonFinite
     from train_encoder.checkpoints import CheckpointFault
-    from train_encoder.folder_lock import FolderInUse
     from train_encoder.hub import HubFault
+    from train_encoder.output_folder import FolderInUse
+    from train_encoder.processes import MainFailed
     from train_encoder.train import train
 
     try:
         return train(run, command=["train_encoder", *arguments])
-    except (FloatingPointError, TooManyFaults, CheckpointFault, FolderInUse, HubFault) as error:
-        print(f"train_encoder: {error}", file=sys.stderr)
+    except (FloatingPointError, NonFinite, TooManyFaults, CheckpointFault, FolderInUse, HubFault) as error:
+        if run.accelerator.is_main_process:
+            print(f"train_encoder: {error}", file=sys.stderr)
+        return 2
+    except MainFailed:
         return 2
 
 
 def _interrupted(run: Run | None) -> str | None:
     """What Ctrl-C leaves; one of several processes says it."""
     if run is None:
-        return "stopped by Ctrl-C before the first step." if os.environ.get("RANK", "0") == "0" else None
-    return f"stopped by Ctrl-C behind step {run.step}; {_go_on(run)}." if run.accelerator.is_main_process else None
+        return "stopped by Ctrl-C before the first step." if _is_first() else None
+    from train_encoder.checkpoints import describe_last
+
+    said = f"stopped by Ctrl-C behind step {run.step}; {describe_last(run.folder)}."
+    return said if run.accelerator.is_main_process else None
 
 
-def _go_on(run: Run | None) -> str:
-    from train_encoder.checkpoints import list_checkpoints
+def _finished(sentence: str) -> int:
+    if _is_first():
+        print(sentence)
+    return _end(0)
 
-    saved = list_checkpoints(run.folder) if run is not None else []
-    if not saved:
-        return "no checkpoint is there, so it starts from the beginning"
-    return f"the last good checkpoint is {saved[-1].name}: go on with --resume_from_checkpoint latest"
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _disk_fault(error: Exception, config: TrainConfig | None) -> str | None:
+    """One sentence where a full or failing disk is what `error` comes from."""
+    from debias_sd.run_state import find_disk_fault
+    from train_encoder.checkpoints import describe_last
+
+    folder = Path(config.output_dir) if config is not None else Path()
+    fault = find_disk_fault(error, folder)
+    return f"{fault}; {describe_last(folder, first='make room and ')}." if fault else None
 
 
 def _end(code: int, sentence: str | None = None) -> int:

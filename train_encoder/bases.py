@@ -116,11 +116,18 @@ def convert_start(source: str, folder: Path, *, siglip: bool = False) -> Path:
     try:
         convert_checkpoint(source, folder, image_tower=True, dtype="float32", target="retrieval")
     except ValueError as error:
-        raise ValueError(
-            f"pretrained model {source} cannot be loaded ({str(error).rstrip('.')}); make a folder of it with "
-            f"`debias-sd convert {source} FOLDER --image-tower`, and name that."
-        ) from error
+        raise ValueError(_refused(source, str(error).rstrip("."))) from error
     return folder
+
+
+def _refused(source: str, reason: str) -> str:
+    """Return the sentence for a checkpoint that conversion refuses, with its advice only where an option can help."""
+    if " --" not in reason:
+        return f"pretrained model {source} cannot be loaded ({reason})."
+    return (
+        f"pretrained model {source} cannot be loaded ({reason}); make a folder of it with "
+        f"`debias-sd convert {source} FOLDER --image-tower` and that option, and name that."
+    )
 
 
 def _load_folder(source: str, config: TrainConfig, *, name: str) -> tuple[CLIPModel, CLIPTokenizer]:
@@ -128,6 +135,7 @@ def _load_folder(source: str, config: TrainConfig, *, name: str) -> tuple[CLIPMo
     from safetensors import SafetensorError
     from transformers import CLIPModel, CLIPTokenizer
 
+    _check_files(source, name=name)
     try:
         tokenizer = CLIPTokenizer.from_pretrained(source)
         model, loaded = CLIPModel.from_pretrained(
@@ -140,7 +148,7 @@ def _load_folder(source: str, config: TrainConfig, *, name: str) -> tuple[CLIPMo
             raise ValueError(f"it lacks {len(loaded['missing_keys'])} tensors, {min(loaded['missing_keys'])} first")
         if len(tokenizer) != model.config.text_config.vocab_size:
             raise ValueError(f"its tokenizer has {len(tokenizer)} tokens, it {model.config.text_config.vocab_size}")
-    except (RuntimeError, KeyError, SafetensorError) as error:  # a damaged file, or a config of another model
+    except (RuntimeError, KeyError, SafetensorError) as error:  # a config of another model
         raise ValueError(
             f"pretrained model {name} is damaged or does not fit its config.json ({type(error).__name__}); copy or "
             "make the folder again."
@@ -152,6 +160,17 @@ def _load_folder(source: str, config: TrainConfig, *, name: str) -> tuple[CLIPMo
         ) from None
     _set_special_tokens(model, tokenizer)
     return model, tokenizer
+
+
+def _check_files(source: str, *, name: str) -> None:
+    """Raise ValueError, with the file's own fault, when a local folder's weights cannot be read."""
+    from debias_sd.weight_files import check_weights, weights_of
+
+    for path in weights_of(Path(source)):
+        try:
+            check_weights(path)
+        except ValueError as error:
+            raise ValueError(f"pretrained model {name} cannot be loaded ({str(error).rstrip('.')}).") from error
 
 
 def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:

@@ -11,6 +11,8 @@ import yaml
 from train_encoder.evaluation import PROBED
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from train_encoder.settings import TrainConfig
 
 METHODS = {
@@ -57,15 +59,9 @@ _SHOWN = (
 )
 
 
-def write_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) -> None:
-    """Write README.md into the folder."""
-    (folder / "README.md").write_text(make_card(folder, config, provenance=provenance), encoding="utf-8")
-
-
-def make_card(folder: Path, config: TrainConfig, *, provenance: dict[str, Any]) -> str:
-    """The card's text; numbers come from the run's own files."""
-    model = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    positions, family = model["text_config"]["max_position_embeddings"], _FAMILIES[model["model_type"]]
+def make_card(folder: Path, config: TrainConfig, *, model: PreTrainedConfig, provenance: dict[str, Any]) -> str:
+    """The text of README.md for a run in `folder`, whose model has the config `model`; numbers are the run's own."""
+    positions, family = model.text_config.max_position_embeddings, _FAMILIES[model.model_type]
     classes = ", ".join(family.classes)
     method, paper = METHODS[config.recipe]
     pairs = config.train_batch_size * config.gradient_accumulation_steps * provenance["processes"]

@@ -1,6 +1,6 @@
 """Checkpoints of a run: everything that decides how it goes on, written whole or not at all.
 
-`checkpoint-N/state.pt` holds plain tensors, numbers and strings, and is read with `weights_only=True`.
+`checkpoint-N/state.pt` holds plain tensors, numbers and strings.
 """
 
 from __future__ import annotations
@@ -11,44 +11,60 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
+from debias_sd.run_state import check_finite, find_disk_fault, list_changes, read_state, remove_files, write_state
 
 PREFIX = "checkpoint-"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit() and p.is_dir()]
-    return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)))
+    """The finished checkpoints of a run, oldest first; folders of that name that are not ours are left out."""
+    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    return sorted((p for p in found if (p / "state.pt").is_file()), key=lambda p: int(p.name.removeprefix(PREFIX)))
 
 
 class CheckpointFault(ValueError):
     """A checkpoint that cannot be written; those before it are whole."""
 
 
+def describe_last(folder: Path, *, first: str = "") -> str:
+    """Which checkpoint stays when a run ends early, and how it goes on, after what is to be done `first`."""
+    saved = list_checkpoints(folder)
+    if not saved:
+        return f"no checkpoint is there: {first}start it again"
+    return f"the last good checkpoint is {saved[-1].name}: {first}go on with --resume_from_checkpoint latest"
+
+
+def describe_diverged(folder: Path) -> str:
+    """What can be done when a run has come to NaN or infinity."""
+    stays = next((f"{path.name} stays, but " for path in reversed(list_checkpoints(folder))), "")
+    return (
+        f"{stays}the same settings lead here again: start a new run, in another output_dir, with a lower learning_rate "
+        "or with max_grad_norm"
+    )
+
+
 def save_checkpoint(folder: Path, state: dict[str, Any], *, keep: int) -> Path:
     """Write `state` (its "step" names the checkpoint) into `folder`, then drop all but the newest `keep`.
 
-    Raises CheckpointFault when it cannot be written, and leaves nothing of it.
+    Raises NonFinite when there is NaN or infinity in it, CheckpointFault when it cannot be written, and leaves nothing
+    of it.
     """
     target = folder / f"{PREFIX}{state['step']}"
+    check_finite(state, what=f"{target.name} is not saved: the run", advice=describe_diverged(folder))
+    remove_files(folder, [f".{PREFIX}*.partial"])  # a killed run may have left one
     scratch = folder / f".{target.name}.partial"
-    shutil.rmtree(scratch, ignore_errors=True)
     try:
         scratch.mkdir(parents=True)
-        torch.save(state, scratch / "state.pt")
-        with open(scratch / "state.pt", "rb") as file:
-            os.fsync(file.fileno())  # a full or failing disk says so here, not after the older ones are gone
-    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError for a full disk
+        write_state(scratch / "state.pt", state)
+        if target in list_checkpoints(folder):
+            shutil.rmtree(target)
+        os.replace(scratch, target)
+    except OSError as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        last = next((path.name for path in reversed(list_checkpoints(folder))), None)
-        good = f"the last good one is {last}: make room and go on with" if last else "make room and start again with"
-        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        reason = find_disk_fault(error, folder) or error.strerror
         raise CheckpointFault(
-            f"{target.name} cannot be written to {folder} ({reason}); {good} --resume_from_checkpoint latest."
+            f"{target.name} cannot be written: {reason}; {describe_last(folder, first='make room and ')}."
         ) from error
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(scratch, target)
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return target
@@ -72,26 +88,39 @@ def check_later(folder: Path, step: int) -> None:
     if later:
         raise ValueError(
             f"output_dir {folder} has {', '.join(later)} of an earlier run and this one starts at step {step}; "
-            "go on with --resume_from_checkpoint latest, delete them, or name another output_dir."
+            "go on with --resume_from_checkpoint latest, delete that run with --overwrite_output_dir, or name another "
+            "output_dir."
         )
 
 
 def load_checkpoint(path: Path, *, trajectory: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings.
+    """Read a checkpoint; ValueError when it is damaged or belongs to a run with other settings, data or start.
 
     `before` says what settings meant that the checkpoint does not name, because they came later.
     """
-    try:
-        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"checkpoint {path} cannot be read ({first}); delete it and resume from another.") from None
+    state = read_state(path / "state.pt")
     saved = before | json.loads(state["trajectory"])
     now = json.loads(json.dumps(trajectory))
-    changed = sorted(name for name in now if saved.get(name) != now[name])
-    if changed:
+    if any(name.endswith(" of the start") and name not in saved for name in now):
         raise ValueError(
-            f"checkpoint {path} belongs to a run with another {', '.join(changed)}; "
-            "give the same settings, or start anew without resume_from_checkpoint."
+            f"checkpoint {path} was written by an earlier version, which did not note its data and its start; "
+            "finish that run with that version, or start anew in another output_dir."
         )
+    if list_changes(saved, now):
+        raise ValueError(describe_changes(saved, now, what=f"checkpoint {path}"))
     return state
+
+
+def describe_changes(saved: dict[str, Any], now: dict[str, Any], *, what: str) -> str:
+    """Why `what`, which belongs to a run with `saved`, is not gone on with `now`: all that differs, by name."""
+    changes = list_changes(saved, now)
+    if [name.split(" (")[0] for name in changes] == ["max_train_steps"]:
+        return (
+            f"{what} belongs to a run with another {changes[0]}, whose learning rate falls to 0 over exactly these "
+            "steps, so that no other length has its weights; train anew in another output_dir, or start there from "
+            "the finished encoder."
+        )
+    return (
+        f"{what} belongs to a run with another {', '.join(changes)}; give what that run had, or start anew in another "
+        "output_dir."
+    )

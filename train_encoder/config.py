@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from debias_sd.text_files import read_text
 from train_encoder.settings import TrainConfig
+
+JOINED = ("report_to",)  # names in one text, with commas between them: a list on the command line
 
 
 def _convert(name: str, value: Any, kind: str) -> Any:
@@ -35,10 +39,19 @@ def _convert(name: str, value: Any, kind: str) -> Any:
     elif (base == "bool" and isinstance(value, bool)) or (base == "dict" and isinstance(value, dict)):
         return value
     elif base == "list" and isinstance(value, str | list):
-        return [str(one) for one in ([value] if isinstance(value, str) else value)]
+        return [_text_of(name, one) for one in ([value] if isinstance(value, str) else value)]
+    elif name in JOINED and isinstance(value, list):
+        return ",".join(_text_of(name, one) for one in value)
     elif base == "str" and (isinstance(value, str) or is_number):
         return str(value)
     raise ValueError(f"{name} is {value!r}, a value of type {base} is needed; correct it.")
+
+
+def _text_of(name: str, value: Any) -> str:
+    """One entry of a list of texts; YAML reads `- a: b` as a mapping and `- yes` as true."""
+    if isinstance(value, bool | dict | list) or value is None:
+        raise ValueError(f"{name} has the entry {value!r}, which YAML does not read as text; put it in quotes.")
+    return str(value)
 
 
 def make_config(values: dict[str, Any]) -> TrainConfig:
@@ -58,9 +71,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         near = ", ".join(sorted(p.name for p in (Path(__file__).parent / "configs").glob("*.yaml")))
         raise ValueError(f"config file {path} does not exist; name a YAML file (train_encoder/configs has {near}).")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except UnicodeDecodeError:
-        raise ValueError(f"config file {path} is not UTF-8 text; name a YAML file.") from None
+        values = yaml.safe_load(read_text(path, what="config file")) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is not YAML ({' '.join(str(error).split())}); correct it.") from None
     if not isinstance(values, dict):
@@ -75,7 +86,12 @@ def parse_arguments(arguments: list[str]) -> TrainConfig:
     for f in dataclasses.fields(TrainConfig):
         shown = f.default_factory() if f.default is dataclasses.MISSING else f.default
         text = f"{f.metadata['help']} (default: {shown})".replace("%", "%%")
-        parser.add_argument(f"--{f.name}", default=argparse.SUPPRESS, metavar="VALUE", help=text)
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": "VALUE", "help": text}
+        if _is_list(f):
+            options |= {"nargs": "+", "action": "extend"}  # A B, and given twice
+        elif f.type.startswith("bool"):
+            options |= {"nargs": "?", "const": "true"}  # the bare flag
+        parser.add_argument(f"--{f.name}", **options)
     known, unknown = parser.parse_known_args(arguments)
     if unknown:
         name = unknown[0].removeprefix("--").split("=")[0]
@@ -84,7 +100,27 @@ def parse_arguments(arguments: list[str]) -> TrainConfig:
     given = vars(known)
     path = given.pop("config", None)
     values = read_config(path) if path else {}
-    return make_config(values | {key: _read_value(key, value) for key, value in given.items()})
+    lists = {f.name for f in dataclasses.fields(TrainConfig) if _is_list(f)}
+    read = {key: (_read_texts if key in lists else _read_value)(key, value) for key, value in given.items()}
+    return make_config(values | read)
+
+
+def _is_list(f: dataclasses.Field) -> bool:
+    return f.type.startswith("list") or f.name in JOINED
+
+
+def _read_texts(name: str, given: list[str]) -> list[Any]:
+    """The entries of a list: each text as it is, and those of a text that is a list in JSON or YAML, `["a", "b"]`."""
+    texts = []
+    for text in given:
+        value: Any = text
+        if text.startswith("[") and text.endswith("]"):
+            try:
+                value = json.loads(text)  # YAML takes JSON's escape of an emoji for two halves of a character
+            except ValueError:
+                value = _read_value(name, text)
+        texts += value if isinstance(value, list) else [text]
+    return texts
 
 
 def _read_value(name: str, value: str) -> Any:

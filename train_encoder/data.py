@@ -20,7 +20,7 @@ from debias_sd.datasets.faults import Fault
 from debias_sd.datasets.listing import NO_CAPTION
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, picture_state, read_rgb
-from debias_sd.datasets.records import Records
+from debias_sd.datasets.records import Records, describe_counts
 from debias_sd.datasets.shards import Shards
 from debias_sd.measure.features.preprocessing import Preprocessing
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
@@ -162,9 +162,10 @@ class RecordPairs(Dataset):
         self.size, self.mean, self.std = preprocessing.size, preprocessing.mean, preprocessing.std
         self.usable = len(records) // global_batch * global_batch
         if not self.usable:
+            skipped = describe_counts(records.left_out) or "none"
             raise ValueError(
-                f"train_data {name} has {len(records)} usable records ({sum(records.left_out.values())} skipped), one "
-                f"batch of all processes needs {global_batch}; lower train_batch_size or check the paths."
+                f"train_data {name} has {len(records)} usable records ({skipped} skipped), one batch of all "
+                f"processes needs {global_batch}; lower train_batch_size or check the paths."
             )
         # Whoever tries more than this has found more faults than a run may have, and stops before it uses the item.
         self.fault_limit = min(fault_limit, len(records) - 1)

@@ -7,6 +7,7 @@ position table that are frozen lie in one process or are cut in two; and what is
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,20 @@ def engine_of(accelerator: Accelerator) -> str:
     """`whole` (one process, DistributedDataParallel), `shards` (FSDP2) or `deepspeed`."""
     name = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     return {"FSDP": "shards", "DEEPSPEED": "deepspeed"}.get(name, "whole")
+
+
+def check_launcher(accelerator: Accelerator) -> None:
+    """Raise ValueError where the launcher was given an engine that accelerate leaves out without a word."""
+    found = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    for name, said in (("FSDP", "FSDP"), ("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron-LM")):
+        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true" and (found != name or name == "MEGATRON_LM"):
+            raise ValueError(
+                f"the launcher was given {said}, which does not run here (device {accelerator.device.type}, "
+                f"{accelerator.num_processes} process(es)), so that nothing would be sharded; use ddp.yaml of "
+                "train_encoder/configs/accelerate, or several GPUs."
+            )
+    if found == "FSDP" and accelerator.state.fsdp_plugin.fsdp_version != 2:
+        raise ValueError("the launcher was given FSDP of version 1, version 2 is supported; set fsdp_version to 2.")
 
 
 def check_engine(engine: str, config: TrainConfig) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import copy
-import errno
 import hashlib
 import json
 import os
-import platform
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from debias_sd.report import source_commit
+from debias_sd.run_state import package_versions
 from debias_sd.tokens import spell_out_special_tokens
 
 if TYPE_CHECKING:
@@ -43,9 +39,8 @@ def make_provenance(
         "git_commit": source_commit(__file__),
         "seed": config.seed,
         "processes": processes,
-        "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")}
-        | {"python": platform.python_version()},
-        "config": {"output_dir": config.output_dir} | config.trajectory(),
+        "versions": package_versions(),
+        "config": {"output_dir": config.output_dir, "max_train_steps": config.max_train_steps} | config.trajectory(),
         "final": final,
     }
 
@@ -53,10 +48,10 @@ def make_provenance(
 def save_encoder_folder(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, files: dict[str, Any]
 ) -> None:
-    """Write the whole model with both towers, its tokenizer and `files` (JSON by name) into `folder`.
+    """Write the whole model with both towers, its tokenizer and `files` (text or JSON, by name) into `folder`.
 
     provenance.json gets the hash of the weights. The files are made beside the folder and moved in, config.json last: a
-    folder that loads is a whole one. OSError where the disk does not take them; what was there before stays then.
+    folder that loads is a whole one. Where the disk does not take them what was there before stays.
     """
     scratch = folder / ".encoder.partial"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -73,10 +68,7 @@ def save_encoder_folder(
 def _write_parts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scratch: Path, *, files: dict[str, Any]
 ) -> None:
-    try:
-        model.save_pretrained(scratch)
-    except SafetensorError as error:  # what the disk answered, in its words only
-        raise OSError(errno.EIO, str(error), str(scratch.parent)) from error
+    model.save_pretrained(scratch)
     if model.config.model_type == "clip":
         tokenizer = copy.deepcopy(tokenizer)
         spell_out_special_tokens(tokenizer)  # as in every other encoder folder: a pad may be "!", which people type
@@ -84,8 +76,5 @@ def _write_parts(
     digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
     provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
     for name, content in (files | {"provenance.json": provenance}).items():
-        _write_json(scratch / name, content)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        (scratch / name).write_text(text, encoding="utf-8")

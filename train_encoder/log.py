@@ -37,6 +37,10 @@ class TrainLog:
         """The evaluations so far, those before a resume too."""
         return _rows(self._eval) if self._eval.is_file() else []
 
+    def last(self) -> dict[str, float]:
+        """The last step so far; empty before the first."""
+        return next(iter(_rows(self._train)[-1:]), {})
+
     def _track(self, row: dict[str, float], *, prefix: str) -> None:
         values = {prefix + name: value for name, value in row.items() if name != "step"}
         for tracker in self._trackers:

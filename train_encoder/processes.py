@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from train_encoder import zero
+from train_encoder.engines import check_launcher
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -23,16 +25,19 @@ HOW_TO_START_SEVERAL = (
 
 
 def start_processes(config: TrainConfig) -> Accelerator:
-    """Join the processes that the launcher started; ValueError when they are not as many as expected."""
+    """Join the processes that the launcher started; ValueError when they are not as many, or not run, as expected."""
     from accelerate import Accelerator, InitProcessGroupKwargs
 
     if zero.is_wanted():
+        zero.check_installed()
         # accelerate names no backend for DeepSpeed on CPUs, and its `cpu` would leave DeepSpeed out without a word.
         backend = [] if torch.cuda.is_available() else [InitProcessGroupKwargs(backend="gloo")]
         accelerator = Accelerator(mixed_precision="no", kwargs_handlers=backend)
+        check_launcher(accelerator)
         zero.check_stage(accelerator)
     else:
         accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=config.mixed_precision)
+        check_launcher(accelerator)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     for expected in (launched, config.expect_processes or accelerator.num_processes):
         if accelerator.num_processes != expected:
@@ -41,6 +46,26 @@ def start_processes(config: TrainConfig) -> Accelerator:
                 f"start several, also without a GPU, with: {HOW_TO_START_SEVERAL}"
             )
     return accelerator
+
+
+def on_main(accelerator: Accelerator, action: Callable[[], None]) -> None:
+    """Let the main process do `action` while the others wait; where it raises, they raise MainFailed and so end too."""
+    from accelerate.utils import broadcast_object_list
+
+    done = [True]
+    try:
+        if accelerator.is_main_process:
+            done = [False]
+            action()
+            done = [True]
+    finally:
+        broadcast_object_list(done)
+    if not done[0]:
+        raise MainFailed
+
+
+class MainFailed(Exception):
+    """The main process has ended, and says why."""
 
 
 def launcher_note(processes: int) -> str | None:

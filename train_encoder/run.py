@@ -11,6 +11,7 @@ import torch
 
 from debias_sd.datasets.faults import Faults
 from debias_sd.report import check_writable
+from debias_sd.run_state import check_finite, note_versions
 from train_encoder.bases import load_start
 from train_encoder.checkpoints import check_later, find_checkpoint, load_checkpoint
 from train_encoder.data import RecordPairs, ShapesPairs, open_pairs
@@ -20,6 +21,8 @@ from train_encoder.hub import check_hub
 from train_encoder.kinds import AnyTowers, kind_of
 from train_encoder.late_sentences import LateSentences
 from train_encoder.model import FrozenRows, stretch_start
+from train_encoder.origin import data_origin, start_origin
+from train_encoder.output_folder import check_finished, check_folder
 from train_encoder.processes import start_processes
 from train_encoder.stay_close import StayClose, freeze_copy
 from train_encoder.stopping import StopRequest
@@ -51,6 +54,9 @@ class Run:
     data: ShapesPairs | RecordPairs
     faults: Faults  # records on disk that had to be replaced, of all processes
     preprocessing: Preprocessing  # of pictures on disk
+    trajectory: dict[str, Any]  # what decides the weights: two runs with equal values are the same run
+    origin: dict[str, Any]  # of it, what is not a setting: fingerprints of data and start, processes, engine
+    versions: list[dict[str, Any]] = field(default_factory=list)  # of packages, by the step from which on they ran
     step: int = 0
     stop: StopRequest = field(default_factory=StopRequest)
 
@@ -66,26 +72,31 @@ class Run:
     def engine(self) -> str:
         return engine_of(self.accelerator)
 
-    def trajectory(self) -> dict[str, Any]:
-        """What decides the weights: two runs with equal values are the same run."""
-        return self.config.trajectory() | {"number of processes": self.accelerator.num_processes, "engine": self.engine}
-
 
 def prepare(config: TrainConfig) -> Run:
     """Load everything, and the checkpoint to go on from; ValueError for what the user can mend."""
     check_writable(Path(config.output_dir) / "train_log.jsonl")
+    check_folder(config)
     check_trackers(config.report_to)
     if config.push_to_hub:
         check_hub(config.hub_model_id)
     accelerator = start_processes(config)
     engine = engine_of(accelerator)
     check_engine(engine, config)
-    model, tokenizer, preprocessing = load_start(config)
+    began = load_start(config)
+    model, tokenizer, preprocessing = began
     kind_of(model).check(config)
+    named = config.pretrained_model_name_or_path or "from scratch"
+    check_finite(model.state_dict(), what=f"the model {named}", advice="copy it again, or start from another one")
+    origin = {"number of processes": accelerator.num_processes, "engine": engine} | start_origin(began)
     start = freeze_copy(model.text_model) if config.stay_close_weight or config.late_sentences_weight else None
     model = stretch_start(model, tokenizer, config)
     pairs = accelerator.num_processes * config.gradient_accumulation_steps
     data = open_pairs(config, preprocessing, processes=pairs)
+    origin |= data_origin(data)
+    trajectory = config.trajectory() | origin
+    if config.resume_from_checkpoint is not None:
+        check_finished(Path(config.output_dir), trajectory, max_train_steps=config.max_train_steps)
     towers = make_towers(model, config).to(accelerator.device)
     if config.freeze_image_tower:
         total = config.max_train_steps * config.train_batch_size * pairs
@@ -120,10 +131,13 @@ def prepare(config: TrainConfig) -> Run:
         data,
         faults,
         preprocessing,
+        trajectory,
+        origin,
     )
     torch.manual_seed(config.seed + accelerator.process_index)
     resume(run)
-    check_later(run.folder, run.step)
+    if not config.overwrite_output_dir:
+        check_later(run.folder, run.step)
     return run
 
 
@@ -165,14 +179,23 @@ def make_optimizer(towers: Towers, config: TrainConfig) -> torch.optim.AdamW:
 
 def resume(run: Run) -> None:
     """Go on from the checkpoint that the settings name, where there is one."""
-    path = find_checkpoint(run.folder, run.config.resume_from_checkpoint)
+    path, print_once = find_checkpoint(run.folder, run.config.resume_from_checkpoint), run.accelerator.print
     if path is None:
         if run.config.resume_from_checkpoint:
-            run.accelerator.print(f"no checkpoint in {run.folder}, starting anew")
+            print_once(f"no checkpoint in {run.folder}, starting anew")
+        run.versions, _ = note_versions([], since=0)
         return
-    state = load_checkpoint(path, trajectory=run.trajectory(), before=run.config.before())
+    state = load_checkpoint(path, trajectory=run.trajectory, before=run.config.before())
+    if state["step"] > run.config.max_train_steps:
+        raise ValueError(
+            f"checkpoint {path} is at step {state['step']} and max_train_steps is {run.config.max_train_steps}; "
+            "raise it, or resume from an earlier checkpoint."
+        )
     load_states(run.towers, run.optimizer, (state["towers"], state["optimizer"]), engine=run.engine)
     run.step = state["step"]
     run.faults.add(json.loads(state.get("faults", "[]")))
     torch.set_rng_state(state["rng"][run.accelerator.process_index])
-    run.accelerator.print(f"resuming from {path} at step {run.step}")
+    print_once(f"resuming from {path} at step {run.step}")
+    run.versions, warning = note_versions(json.loads(state["versions"]), since=run.step)
+    if warning:
+        print_once(f"warning: {warning}")

@@ -27,6 +27,7 @@ NOT_PART_OF_THE_TRAJECTORY = (
     "checkpointing_steps",
     "checkpoints_total_limit",
     "resume_from_checkpoint",
+    "overwrite_output_dir",
     "dataloader_num_workers",
     "expect_processes",
     "eval_steps",
@@ -90,6 +91,9 @@ class TrainConfig:
     short_weight: float | None = setting(None, "share of the short caption in the loss (debias 0.1, long-clip 0.5)")
     label_smoothing: float | None = setting(None, "label smoothing of both losses (debias 0, long-clip 0.1; SigLIP: 0)")
     components: int = setting(32, "principal components of the image features that meet the short caption")
+    local_components: bool = setting(
+        False, "components of each process's own pairs; false: of the pairs of all processes"
+    )
     stretch_factor: int | None = setting(
         None, "stretch of the position table (4: 77 to 248, SigLIP 64 to 196; 1: keep it)"
     )
@@ -114,7 +118,10 @@ class TrainConfig:
         None, "folder of kept image features, shared by runs with the same data; null: in output_dir"
     )
     learning_rate: float = setting(1e-6, "peak learning rate")
-    lr_warmup_steps: int = setting(200, "steps of linear warm-up, before a cosine to 0")
+    lr_scheduler: str = setting(
+        "cosine", "after the warm-up: cosine (to 0 at max_train_steps) or constant (a finished run can be made longer)"
+    )
+    lr_warmup_steps: int = setting(200, "steps of linear warm-up")
     adam_beta1: float = setting(0.9, "AdamW")
     adam_beta2: float = setting(0.999, "AdamW")
     adam_epsilon: float = setting(1e-8, "AdamW")
@@ -126,6 +133,7 @@ class TrainConfig:
     checkpointing_steps: int = setting(0, "save a checkpoint every so many steps; 0: never")
     checkpoints_total_limit: int = setting(1, "checkpoints to keep")
     resume_from_checkpoint: str | None = setting(None, "latest, or a checkpoint folder; none there: start anew")
+    overwrite_output_dir: bool = setting(False, "delete what an earlier run wrote to output_dir, and train anew")
     expect_processes: int = setting(0, "stop unless the run has this many processes; 0: any")
     eval_steps: int = setting(0, "measure retrieval at the start and every so many steps; 0: never")
     eval_data: str | None = setting(None, "held-out pairs, named like train_data; null: those of the shapes world")
@@ -135,7 +143,7 @@ class TrainConfig:
     validation_steps: int = setting(0, "draw them every so many steps; 0: never")
     push_to_hub: bool = setting(False, "upload the finished folder to the Hugging Face hub")
     hub_model_id: str | None = setting(None, "repository to upload to, OWNER/NAME; null: the folder's name")
-    report_to: str = setting("none", "tensorboard, wandb, trackio (several: commas) or none, beside train_log.jsonl")
+    report_to: str = setting("none", "tensorboard, wandb, trackio (one or several) or none, beside train_log.jsonl")
     tracker_project_name: str = setting("train_encoder", "project that wandb and trackio file the run under")
 
     def __post_init__(self) -> None:
@@ -145,6 +153,7 @@ class TrainConfig:
             _choose("report_to", name.strip(), ("none", *PACKAGES))
         _choose("attn_implementation", self.attn_implementation, ("eager", "sdpa"))
         _choose("text_pass", self.text_pass, ("packed", "grouped"))
+        _choose("lr_scheduler", self.lr_scheduler, ("cosine", "constant"))
         for name, value in RECIPES[self.recipe].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -178,6 +187,10 @@ class TrainConfig:
     def _check_combinations(self) -> None:
         if not self.output_dir:
             raise ValueError("output_dir is not set, a run needs a folder to write to; pass --output_dir FOLDER.")
+        if self.overwrite_output_dir and self.resume_from_checkpoint is not None:
+            raise ValueError(
+                "overwrite_output_dir deletes what resume_from_checkpoint goes on from; set one of the two."
+            )
         if self.lr_warmup_steps >= self.max_train_steps:
             raise ValueError(
                 f"lr_warmup_steps is {self.lr_warmup_steps} and max_train_steps {self.max_train_steps}, the warm-up "
@@ -226,8 +239,12 @@ class TrainConfig:
             )
 
     def trajectory(self) -> dict[str, Any]:
-        """The fields that decide the weights: two runs with equal ones are the same run."""
-        return {name: v for name, v in dataclasses.asdict(self).items() if name not in NOT_PART_OF_THE_TRAJECTORY}
+        """The fields that decide the weights of a step: two runs with equal ones are the same run.
+
+        With a constant rate the length of the run decides nothing.
+        """
+        others = {*NOT_PART_OF_THE_TRAJECTORY, *(["max_train_steps"] if self.lr_scheduler == "constant" else [])}
+        return {name: v for name, v in dataclasses.asdict(self).items() if name not in others}
 
     @staticmethod
     def before() -> dict[str, Any]:

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from debias_sd.losses import pair_loss, two_caption_loss
+from train_encoder.checkpoints import describe_diverged
 from train_encoder.engines import autocast, backward, clamp_temperature, delay_meeting
 from train_encoder.processes import gather_with_gradient
 from train_encoder.schedule import learning_rate
@@ -63,6 +64,7 @@ def contrast(run: Run, features: dict[str, Tensor]) -> tuple[Tensor, dict[str, T
             features["logit_scale"],
             short_weight=config.short_weight,
             rank=config.components,
+            local_components=config.local_components,
             gather=gather_with_gradient,
             **options,
         )
@@ -148,7 +150,11 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     """Make one update and return its log row; FloatingPointError when the loss is not finite."""
     config, started = run.config, time.monotonic()
     rate = learning_rate(
-        run.step, peak=config.learning_rate, warmup=config.lr_warmup_steps, total=config.max_train_steps
+        run.step,
+        peak=config.learning_rate,
+        warmup=config.lr_warmup_steps,
+        total=config.max_train_steps,
+        scheduler=config.lr_scheduler,
     )
     for group in run.optimizer.param_groups:
         group["lr"] = rate
@@ -157,7 +163,7 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     if not math.isfinite(row["loss"]):
         raise FloatingPointError(
             f"the loss of step {run.step + 1} is {row['loss']} ({json.dumps(row)}) with the pairs "
-            f"{_name_pairs(run, batch)}; lower learning_rate, or resume from a checkpoint with another seed."
+            f"{_name_pairs(run, batch)}; {describe_diverged(run.folder)}."
         )
     forward.backward()
     scale = update(run)

@@ -15,15 +15,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from debias_sd.datasets.records import describe_counts
+from debias_sd.run_state import check_finite
 from train_encoder.batches import Collator
-from train_encoder.card import write_card
-from train_encoder.checkpoints import save_checkpoint
+from train_encoder.card import make_card
+from train_encoder.checkpoints import describe_diverged, save_checkpoint
 from train_encoder.data import GlobalBatches, RecordPairs
 from train_encoder.engines import read_states, whole_model
 from train_encoder.export import known_words, make_provenance, save_encoder_folder
-from train_encoder.folder_lock import lock_folder
 from train_encoder.hub import push_folder
-from train_encoder.processes import launcher_note
+from train_encoder.output_folder import lock_folder, overwrite
+from train_encoder.processes import launcher_note, on_main
 from train_encoder.step import train_step
 from train_encoder.stopping import EXIT_CODE, leave_signals_to_the_run
 from train_encoder.watch import Watch
@@ -60,31 +61,27 @@ def save_state(run: Run) -> None:
 
     rng = gather_object([torch.get_rng_state()])
     towers, optimizer = read_states(run.towers, run.optimizer, engine=run.engine)
-    if run.accelerator.is_main_process:
-        state = {
-            "step": run.step,
-            "towers": towers,
-            "optimizer": optimizer,
-            "rng": rng,
-            "faults": json.dumps(run.faults.as_list()),
-            "trajectory": json.dumps(run.trajectory()),
-        }
-        save_checkpoint(run.folder, state, keep=run.config.checkpoints_total_limit)
-    run.accelerator.wait_for_everyone()
+    state = {
+        "step": run.step,
+        "towers": towers,
+        "optimizer": optimizer,
+        "rng": rng,
+        "faults": json.dumps(run.faults.as_list()),
+        "trajectory": json.dumps(run.trajectory),
+        "versions": json.dumps(run.versions),
+    }
+    keep = run.config.checkpoints_total_limit
+    on_main(run.accelerator, lambda: save_checkpoint(run.folder, state, keep=keep))
 
 
 def train(run: Run, *, command: list[str]) -> int:
     """Train to the last step and write the encoder folder; returns the exit code, 143 when SIGTERM ended it before."""
-    config, main = run.config, run.accelerator.is_main_process
-    row: dict[str, float] = {}
+    config = run.config
     with contextlib.ExitStack() as stack:
-        if main:
-            run.folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(lock_folder(run.folder))
-            _announce(run)
+        on_main(run.accelerator, lambda: _begin(run, stack))
         stack.enter_context(run.stop)
         watch = stack.enter_context(Watch(run))
-        watch.begin()
+        row = watch.begin()
         for batch in make_loader(run):
             row = train_step(run, _to_device(batch, run.accelerator.device))
             watch.step(row)
@@ -100,22 +97,32 @@ def train(run: Run, *, command: list[str]) -> int:
         )
         return EXIT_CODE
     model = whole_model(run.towers, engine=run.engine)
-    if main:
-        _finish(run, model, command=command, row=row)
-    run.accelerator.wait_for_everyone()
+    on_main(run.accelerator, lambda: _finish(run, model, command=command, row=row))
     return 0
+
+
+def _begin(run: Run, stack: contextlib.ExitStack) -> None:
+    """Take the folder for as long as `stack` is entered."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(lock_folder(run.folder))
+    if run.config.overwrite_output_dir:
+        overwrite(run.folder)
+    _announce(run)
 
 
 def _finish(run: Run, model: PreTrainedModel, *, command: list[str], row: dict[str, float]) -> None:
     """Write the encoder folder, and upload it where that is wanted."""
     config, processes = run.config, run.accelerator.num_processes
+    weights = "the encoder is not written: the model after the last step"
+    check_finite(model.state_dict(), what=weights, advice=describe_diverged(run.folder))
     provenance = make_provenance(config, command=command, processes=processes, final=row) | _data_used(run)
+    provenance |= {"origin": run.origin} | ({"resumed": run.versions} if len(run.versions) > 1 else {})
     words = known_words(config)
     files = {"provenance.json": provenance} | ({} if words is None else {"known_words.json": words})
     if model.config.model_type == "siglip":  # a CLIP of no other file is read as CLIP's own preprocessing
         files["preprocessor_config.json"] = run.preprocessing.as_config()
+    files["README.md"] = make_card(run.folder, config, model=model.config, provenance=provenance)
     save_encoder_folder(model, run.tokenizer, run.folder, files=files)
-    write_card(run.folder, config, provenance=provenance)
     print(f"encoder written to {run.folder}")
     if config.push_to_hub:
         print(f"uploaded to {push_folder(run.folder, config.hub_model_id)}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL.PngImagePlugin import PngInfo
 
 from debias_sd.encoder import TextEncoder
 
@@ -29,6 +30,7 @@ def present_encoder(run: Run) -> TextEncoder:
 def draw_validation(run: Run) -> list[Path]:
     """Draw `validation_prompts` with `validation_pipeline` into `validation/step-N`; returns the files.
 
+    A file is named by its place in the list and a hash of its prompt, which stands in the picture's metadata.
     The pipeline is loaded and dropped each time: it would take memory from training. Raises ValueError when it is none
     or the encoder does not fit it.
     """
@@ -46,7 +48,9 @@ def draw_validation(run: Run) -> list[Path]:
         generator = torch.Generator().manual_seed(SEED)
         settings = {"num_inference_steps": STEPS, "guidance_scale": GUIDANCE, "generator": generator}
         image = pipe(**encode_prompt(pipe, prompt), **settings).images[0]
-        words = "-".join(re.findall(r"\w+", prompt.lower())[:6])
-        paths.append(folder / f"{number}-{words}.png")
-        image.save(paths[-1])
+        content = prompt.encode("utf-8", "replace")
+        paths.append(folder / f"{number}-{hashlib.sha256(content).hexdigest()[:12]}.png")
+        chunks = PngInfo()
+        chunks.add_itxt("prompt", content.decode().replace("\0", ""))  # a zero byte would end the text
+        image.save(paths[-1], pnginfo=chunks)
     return paths

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from train_encoder.evaluation import HeldOut, describe, evaluate, fall_of_short, read_heldout
 from train_encoder.log import TrainLog
+from train_encoder.processes import on_main
 from train_encoder.stopping import StopAsked
 from train_encoder.trackers import open_trackers
 from train_encoder.validation import draw_validation
@@ -45,10 +46,11 @@ class Watch:
         if self.main:
             self.log.close()
 
-    def begin(self) -> None:
-        """Measure the start, which later measurements are held against."""
+    def begin(self) -> dict[str, float]:
+        """Measure the start, which later measurements are held against; returns the last row of the log so far."""
         if self.run.config.eval_steps and self.run.step == 0:
             self._measure()
+        return self.log.last() if self.main else {}
 
     def step(self, row: dict[str, float]) -> None:
         """Log a step, and measure or draw when that is due."""
@@ -72,12 +74,21 @@ class Watch:
         return parts | {"scale": f"{row['scale']:.1f}", "images/s": f"{pace:.1f}"}
 
     def _measure(self) -> None:
-        if self.main:
-            self._heldout = self._heldout or read_heldout(self.run.config, self.run.preprocessing)
-            with contextlib.suppress(StopAsked):
-                self._tell(evaluate(self.run, self._heldout), pairs=len(self._heldout.short_texts))
-        self.run.accelerator.wait_for_everyone()
+        on_main(self.run.accelerator, self._measure_on_main)
         self._since = time.monotonic()
+
+    def _draw_on_main(self) -> None:
+        try:
+            for path in draw_validation(self.run):
+                self.bar.write(f"drawn: {path}")
+        except Exception as error:  # pictures to look at do not end a training of days
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self.bar.write(f"warning: the pictures of step {self.run.step} are not drawn ({first}); training goes on")
+
+    def _measure_on_main(self) -> None:
+        self._heldout = self._heldout or read_heldout(self.run.config, self.run.preprocessing)
+        with contextlib.suppress(StopAsked):
+            self._tell(evaluate(self.run, self._heldout), pairs=len(self._heldout.short_texts))
 
     def _tell(self, row: dict[str, float], *, pairs: int) -> None:
         self.log.write_evaluation(row)
@@ -87,8 +98,5 @@ class Watch:
             self.bar.write(f"warning: {fall}")
 
     def _draw(self) -> None:
-        if self.main:
-            for path in draw_validation(self.run):
-                self.bar.write(f"drawn: {path}")
-        self.run.accelerator.wait_for_everyone()
+        on_main(self.run.accelerator, self._draw_on_main)
         self._since = time.monotonic()

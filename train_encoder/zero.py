@@ -7,6 +7,7 @@ DeepSpeed's own.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def is_wanted() -> bool:
     """Whether the launcher was given a DeepSpeed config."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+
+
+def check_installed() -> None:
+    """Raise ValueError where the launcher was given DeepSpeed and it is not there."""
+    if importlib.util.find_spec("deepspeed") is None:
+        raise ValueError(
+            "the launcher was given DeepSpeed, which is not installed; pip install deepspeed, or use ddp.yaml."
+        )
 
 
 def check_stage(accelerator: Accelerator) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from debias_sd.text_files import read_text
+
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 KINDS["tuple[int, int]"] = "two whole numbers, such as [64, 112],"
 POSITIVE = (
@@ -28,6 +30,8 @@ class UnetConfig:
     """Folder of the base text encoder (77 positions) that conditions the UNet."""
     output_dir: str
     """Folder for the states, the log and, under `pipeline/`, the finished Stable Diffusion pipeline."""
+    overwrite_output_dir: bool = False
+    """Delete what an earlier run wrote to output_dir, and train anew."""
     vae_only: bool = False
     """Stop after the VAE, which needs no text encoder, so that it can be trained beside the encoders."""
     seed: int = 0
@@ -70,7 +74,8 @@ class UnetConfig:
 
     def unet_settings(self) -> dict[str, Any]:
         """What decides the UNet beside the VAE and the text encoder; not where and how often it is looked at."""
-        others = ("text_encoder", "output_dir", "vae_only", "checkpointing_steps", "validation_prompts")
+        others = ("text_encoder", "output_dir", "overwrite_output_dir", "vae_only")
+        others += ("checkpointing_steps", "validation_prompts")
         values = dataclasses.asdict(self) | {"widths": list(self.widths)}
         return {name: value for name, value in values.items() if name not in {*others, *self.vae_settings()}}
 
@@ -104,10 +109,7 @@ def load_config(path: str | None, overrides: dict[str, str]) -> UnetConfig:
     """Read the YAML at `path` (or nothing) and let `overrides` (text values from the command line) replace its keys."""
     if path is not None and not Path(path).is_file():
         raise ValueError(f"no config file at {path}; pass --config a YAML file such as train_unet/configs/shapes.yaml.")
-    try:
-        values = read_yaml(Path(path).read_text(encoding="utf-8"), f"config file {path}") or {} if path else {}
-    except UnicodeDecodeError:
-        raise ValueError(f"config file {path} is not UTF-8 text; name a YAML file.") from None
+    values = read_yaml(read_text(path, what="config file"), f"config file {path}") or {} if path else {}
     if not isinstance(values, dict):
         raise ValueError(f"config file {path} holds a {type(values).__name__}, lines of `key: value` are needed.")
     values |= {key: read_yaml(value, f"the value of --{key}") for key, value in overrides.items()}

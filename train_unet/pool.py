@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from debias_sd.run_state import check_finite
 from debias_sd.shapes.render import render
 from train_unet.config import UnetConfig
 from train_unet.unet import caption_of, draw_scene
@@ -67,7 +68,11 @@ def make_pool(config: UnetConfig, vae: AutoencoderKL, conditioner: Conditioner, 
         "states": torch.cat(states).unflatten(0, (COUNTS, -1)).contiguous(),
         "empty": conditioner([""])[0].half().contiguous(),
     }
+    check_finite(pool, what=f"{path.name} is not written: what the UNet learns from", advice="check the text encoder")
     temporary = path.with_suffix(".tmp")
-    save_file(pool, temporary)
-    temporary.replace(path)
+    try:
+        save_file(pool, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return pool

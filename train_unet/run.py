@@ -6,29 +6,28 @@ import contextlib
 import datetime
 import hashlib
 import json
-import platform
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
-import transformers
 from diffusers import AutoencoderKL, StableDiffusionPipeline
 from tqdm import tqdm
 
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.report import check_writable, hash_file, source_commit
+from debias_sd.run_state import check_finite, fingerprint, package_versions, remove_files
 from train_unet.config import UnetConfig
-from train_unet.pool import Conditioner
+from train_unet.pool import COUNTS, Conditioner
 from train_unet.progress import share_drawn
-from train_unet.state import check_same_run, put_in_place
+from train_unet.state import DIVERGED, WRITTEN, check_same_run, is_finished, put_in_place
 from train_unet.train import train_unet
-from train_unet.unet import new_scheduler, new_unet
-from train_unet.vae import refine_decoder, train_vae
+from train_unet.unet import caption_of, draw_scene, new_scheduler, new_unet
+from train_unet.vae import pictures, refine_decoder, train_vae
 
 
 def get_vae(config: UnetConfig, folder: Path) -> AutoencoderKL:
@@ -61,6 +60,7 @@ def progress(name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
 
 def keep(vae: AutoencoderKL, target: Path) -> None:
     """Write `vae` to `target` in one step."""
+    check_finite(vae.state_dict(), what=f"{target.name} is not written: the VAE", advice=DIVERGED)
     temporary = target.with_name(target.name + ".tmp")
     vae.save_pretrained(temporary)
     put_in_place(temporary, target)
@@ -71,8 +71,10 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
     folder = Path(config.output_dir)
     check_writable(folder / "train_log.jsonl")
     if config.vae_only:
-        check_same_run(folder / "settings.json", config.vae_settings())
-        get_vae(config, folder)
+        begin(config, config.vae_settings() | vae_origin(config.seed))
+        if not is_finished(folder / "vae"):
+            get_vae(config, folder)
+            print(f"written to {folder / 'vae'}")
         return folder / "vae"
     encoder = TextEncoder.load(config.text_encoder)
     if encoder.model.config.max_position_embeddings != 77:
@@ -80,8 +82,10 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
             f"the UNet is conditioned on the base encoder with 77 positions, found "
             f"{encoder.model.config.max_position_embeddings} in {config.text_encoder}; name the base encoder's folder."
         )
-    of_encoder = {"text_encoder": weights_hash(config.text_encoder)}
-    check_same_run(folder / "settings.json", config.vae_settings() | config.unet_settings() | of_encoder)
+    origin = {"text_encoder": weights_hash(config.text_encoder)} | vae_origin(config.seed) | unet_origin(config.seed)
+    versions = begin(config, config.vae_settings() | config.unet_settings() | origin)
+    if is_finished(folder / "pipeline"):
+        return folder / "pipeline"
     text_encoder = encoder.model.float().eval()
     vae = get_vae(config, folder)
     conditioner = Conditioner(text_encoder, encoder.tokenizer)
@@ -104,7 +108,30 @@ def run(config: UnetConfig, *, command: list[str]) -> Path:
     )
     drawn = share_drawn(unet, vae, conditioner, prompts=config.validation_prompts)
     metrics = {"loss": None if loss is None else round(loss, 5), "share_drawn_by_number_of_things": drawn}
-    return save_pipeline(pipeline, folder / "pipeline", provenance(config, command, metrics))
+    facts = provenance(config, command, metrics) | ({"resumed": versions} if len(versions) > 1 else {})
+    target = save_pipeline(pipeline, folder / "pipeline", facts)
+    print(f"written to {target}")
+    return target
+
+
+def begin(config: UnetConfig, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Take the folder for a run with `settings`; see `check_same_run`."""
+    folder = Path(config.output_dir)
+    if config.overwrite_output_dir and (folder / "settings.json").exists():
+        remove_files(folder, WRITTEN)
+    return check_same_run(folder / "settings.json", settings)
+
+
+def vae_origin(seed: int) -> dict[str, str]:
+    """Fingerprint of what the VAE is trained on."""
+    return {"pictures": fingerprint([pictures(0, 16, seed=seed).numpy().tobytes()])}
+
+
+def unet_origin(seed: int) -> dict[str, str]:
+    """Fingerprint of the captions that the UNet is trained on."""
+    scenes = [draw_scene(0, count, seed=seed) for count in range(1, COUNTS + 1)]
+    captions = (caption_of(scene, random.Random(f"unet/{seed}/origin")).text for scene in scenes)
+    return {"captions": fingerprint(caption.encode() for caption in captions)}
 
 
 def weights_hash(text_encoder: str) -> str:
@@ -119,12 +146,7 @@ def provenance(config: UnetConfig, command: list[str], metrics: dict[str, Any]) 
         "command": " ".join(command),
         "git_commit": source_commit(__file__),
         "config": asdict(config),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "diffusers": diffusers.__version__,
-            "transformers": transformers.__version__,
-        },
+        "versions": package_versions(),
         "metrics": metrics,
     }
 
@@ -143,7 +165,11 @@ def save_pipeline(pipeline: StableDiffusionPipeline, target: Path, facts: dict[s
     """Write `pipeline` in float16 with `provenance.json`; an older folder stays until the new one is complete."""
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    pipeline.to(torch.float16).save_pretrained(temporary)
+    pipeline.to(torch.float16)
+    for name, part in pipeline.components.items():
+        if isinstance(part, torch.nn.Module):  # in float16, where a large weight has become infinite
+            check_finite(part.state_dict(), what=f"{target.name} is not written: its {name}", advice=DIVERGED)
+    pipeline.save_pretrained(temporary)
     load_in_float32(temporary / "text_encoder" / "config.json")
     hashes = {
         str(file.relative_to(temporary)): hashlib.sha256(file.read_bytes()).hexdigest()

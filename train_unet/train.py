@@ -21,7 +21,7 @@ from tqdm import tqdm
 from train_unet.config import UnetConfig
 from train_unet.pool import Conditioner, make_pool
 from train_unet.progress import log_line
-from train_unet.state import load_state, save_state
+from train_unet.state import DIVERGED, load_state, save_state
 from train_unet.unet import most_things, new_scheduler
 
 UNCONDITIONAL = 0.1  # share of empty captions
@@ -101,7 +101,7 @@ def train_unet(
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         loss = denoising_loss(unet, scheduler, latents, states, generator)
         if not math.isfinite(loss.item()):
-            raise ValueError(f"the UNet's loss is {loss.item()} at step {step}; lower learning_rate and resume.")
+            raise ValueError(f"the UNet's loss is {loss.item()} at step {step + 1}; {DIVERGED}.")
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(unet.parameters(), 1.0)

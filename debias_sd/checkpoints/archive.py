@@ -12,10 +12,12 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from debias_sd.weight_files import root_of
 
 _DTYPES = {
     "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
@@ -69,17 +71,6 @@ def _first(value: object, *_: object) -> object:
 
 def _rebuild(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
     return torch.as_strided(storage, size, stride, offset)
-
-
-def root_of(names: list[str]) -> str | None:
-    """Return the folder of a torch archive's `data.pkl` inside its zip, with a slash behind; None when it has none."""
-    found = [name for name in names if PurePosixPath(name).name == "data.pkl" and name.count("/") == 1]
-    return found[0].removesuffix("data.pkl") if len(found) == 1 else None
-
-
-def is_torchscript(names: list[str], root: str) -> bool:
-    """Whether the names of a torch archive are those of a TorchScript model, not of `torch.save`."""
-    return root + "constants.pkl" in names or any(name.startswith(root + "code/") for name in names)
 
 
 def read_torchscript(path: Path) -> dict[str, Tensor]:

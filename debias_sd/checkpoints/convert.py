@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from debias_sd.checkpoints.architecture import settle_architecture
-from debias_sd.checkpoints.layouts import TRAINED, find_tower
+from debias_sd.checkpoints.layouts import BIAS, TRAINED, Tower, find_tower
 from debias_sd.checkpoints.proof import prove
 from debias_sd.checkpoints.reading import Source, read_source
+from debias_sd.checkpoints.reference import count_blocks
 from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, settle_tokenizer
-from debias_sd.checkpoints.weights import DTYPES, settle_weights
+from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, settle_weights
 from debias_sd.checkpoints.writing import class_of, left_out_of, write_model, write_story
-from debias_sd.encoder_folder import replace_folder
+from debias_sd.encoder_folder import replace_folder, tokenizer_folder
 
 _BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
 
@@ -85,7 +86,9 @@ def convert_checkpoint(
     )
     vocabulary, width = tower.text["token_embedding.weight"].shape
     files = _tokenizer_folder(read, tokenizer)
-    use = target or tower.target or (None if files is not None else _BY_WIDTH.get(width, "retrieval"))
+    # A whole OpenCLIP ViT-H keeps its last layer unless it is told that Stable Diffusion 2.x is to read it.
+    usual = "retrieval" if count_blocks(tower.text, "") == SD2_LAYERS else _BY_WIDTH.get(width, "retrieval")
+    use = target or tower.target or (None if files is not None else usual)
     weights = settle_weights(
         read.name, tower, target=target or tower.target, positions=positions, positions_needed=positions_needed,
         stretch=stretch, image_tower=image_tower, dtype=dtype,
@@ -98,7 +101,7 @@ def convert_checkpoint(
         layers=weights.layers, heads=known.heads, positions=rows, tables=positions if TRAINED in tower.text else "one",
         activation=known.activation, dtype=str(weights.dtype).removeprefix("torch."), target=use,
         pad_id=words.pad_token_id, tokenizer=of_words, left_out=left_out_of(tower, weights),
-        notes=known.notes + weights.notes, differences=differences,
+        notes=known.notes + weights.notes + _notes(tower), differences=differences,
     )  # fmt: skip
 
     def write(folder: Path) -> None:
@@ -110,6 +113,12 @@ def convert_checkpoint(
     return result
 
 
+def _notes(tower: Tower) -> tuple[str, ...]:
+    if BIAS not in tower.left_out:
+        return ()
+    return (f"{BIAS} left out: it is added to the similarities of the sigmoid loss, no tower has it",)
+
+
 def _tokenizer_folder(read: Source, tokenizer: str | Path | None) -> Path | None:
     """Return the folder with tokenizer files: the one asked for, the source's own, or its pipeline's; None without."""
     if tokenizer is not None:
@@ -117,8 +126,4 @@ def _tokenizer_folder(read: Source, tokenizer: str | Path | None) -> Path | None
         if not has_tokenizer(folder):
             raise ValueError(f"{tokenizer} has no tokenizer files; give the folder that holds tokenizer.json.")
         return folder
-    if read.folder is None:
-        return None
-    folder = read.folder.resolve()
-    beside = folder.parent / folder.name.replace("text_encoder", "tokenizer")  # as diffusers lays a pipeline out
-    return next((one for one in (folder, beside) if has_tokenizer(one)), None)
+    return None if read.folder is None else tokenizer_folder(read.folder)

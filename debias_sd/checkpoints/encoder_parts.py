@@ -5,18 +5,17 @@ Tensors are read from model.safetensors, not from a loaded model: they keep thei
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 from transformers import CLIPTextConfig, CLIPVisionConfig
 
 from debias_sd.checkpoints.keys import State, text_to_openai, vision_to_openai
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
+from debias_sd.text_files import parse_json, read_text
+from debias_sd.weight_files import read_state, weights_of
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -67,7 +66,9 @@ def read_parts(source: str | Path) -> EncoderParts:
     """
     folder = find_encoder_folder(source)
     encoder = TextEncoder.load(folder)  # names every fault of the text side
-    state = _read_tensors(folder / "model.safetensors")
+    state: State = {}
+    for path in weights_of(folder):
+        state |= read_state(path, lambda name: not name.endswith(_POSITION_IDS))
     image = {name: tensor for name, tensor in state.items() if name.startswith(_IMAGE)}
     text = text_to_openai({name: tensor for name, tensor in state.items() if name not in image})
     image = vision_to_openai(image) if image else {}
@@ -75,21 +76,13 @@ def read_parts(source: str | Path) -> EncoderParts:
     return EncoderParts(folder, encoder, text=text, image=image, vision=vision)
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys() if not name.endswith(_POSITION_IDS)}
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
-
-
 def _read_object(path: Path) -> dict[str, object]:
     """Return a JSON object that may be missing."""
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = parse_json(read_text(path))
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is no JSON object; correct or delete it.")

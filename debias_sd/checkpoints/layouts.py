@@ -19,6 +19,7 @@ from debias_sd.checkpoints.reading import ANCHOR, Source
 from debias_sd.counts import count_of
 
 TRAINED = "positional_embedding_res"  # Long-CLIP's second table
+BIAS = "logit_bias"  # of the sigmoid loss: added to the similarities of texts and images, in no tower
 _TEXT = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
 _TEXT_MODEL = ("text_model.", "text_projection")
 _FLAT = ("embeddings.", "encoder.", "final_layer_norm.", "text_projection")
@@ -50,7 +51,7 @@ _PLACES = (
 _REFUSED = (
     (r".*\.theta",
      "its weights are angles and lengths (GmP, .theta and .r), convert them with their author's script first"),
-    (r"(.*\.)?(logit_bias|text_model\.head\.weight|text_projection\.bias)",
+    (r"(.*\.)?(text_model\.head\.weight|text_projection\.bias)",  # a logit_bias alone only tells of the sigmoid loss
      "a SigLIP text tower reads all tokens at once and pools the last, give a CLIP checkpoint"),
     (r"(.*\.)?cls_emb", "a CoCa text tower pools a token of its own, give a CLIP checkpoint"),
     (r"(.*\.)?word_embeddings\.weight", "a BERT-like text tower reads all tokens at once, give a CLIP checkpoint"),
@@ -174,8 +175,9 @@ def _group(key: str, place: _Place, prefixes: list[str]) -> str | None:
     inside = key.removeprefix(place.root) if key.startswith(place.root) else ""
     if inside.startswith(_IMAGE):
         return "image"
-    if key in (place.root + "logit_scale", place.root.removesuffix("transformer.") + "logit_scale"):
-        return "logit_scale"
+    for name in ("logit_scale", BIAS):
+        if key in (place.root + name, place.root.removesuffix("transformer.") + name):
+            return name
     if inside.startswith("mask_net."):
         return "mask_net"
     return next((name for name, pattern in _AROUND if pattern.match(key)), None)

@@ -1,43 +1,36 @@
 """A checkpoint on disk or on the hub -> its tensors by name, and what else is known of it.
 
-What a file is, its first bytes and its content say, never its suffix. Nothing of a file is ever run: pickles are read
-with `weights_only=True`, TorchScript archives by their structure alone. Tensors of safetensors files and of torch's zip
-files are mapped, not read: of a 7 GB Stable Diffusion file only the text encoder comes into memory.
+What a file is, `weight_files` finds out by its content. Nothing of a file is ever run: TorchScript archives are read by
+their structure alone. Of a 7 GB Stable Diffusion file only the text encoder comes into memory.
 """
 
 import hashlib
 import pickle
-import re
-import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from debias_sd.checkpoints.archive import is_torchscript, read_torchscript, root_of
+from debias_sd.checkpoints.archive import read_torchscript
 from debias_sd.checkpoints.keys import shown
 from debias_sd.encoder_folder import FILES, HUB_ID, read_json
+from debias_sd.weight_files import (
+    SAFETENSORS,
+    TORCHSCRIPT,
+    could_run,
+    kind_of,
+    load_pickle,
+    read_safetensors,
+    weights_of,
+)
 
 ANCHOR = "token_embedding.weight"  # what every CLIP text tower holds, in each naming
-_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "open_clip_pytorch_model.safetensors")
-_HUB = (*FILES, "model-*.safetensors", _INDEXES[0], "open_clip_config.json", _OPEN_CLIP[0])
-_HUB_PICKLES = ("pytorch_model*.bin", _INDEXES[1], _OPEN_CLIP[1])
-# Training scripts leave numpy scalars next to the weights (the epoch); none of these types runs code.
-_SCALAR = numpy._core.multiarray.scalar
-_NUMPY = [
-    _SCALAR,
-    (_SCALAR, "numpy.core.multiarray.scalar"),
-    numpy.dtype,
-    *(type(numpy.dtype(code)) for code in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
-]
+_HUB = (*FILES, "model-*.safetensors", "model.safetensors.index.json", "open_clip_config.json", _OPEN_CLIP[0])
+_HUB_PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json", _OPEN_CLIP[1])
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ def _read_folder(folder: Path, name: str) -> Source:
         )
     config = open_clip = None
     if (folder / "config.json").is_file():
-        config, kind, files = _read_clip_config(folder), "transformers folder", _weight_files(folder)
+        config, kind, files = _read_clip_config(folder), "transformers folder", weights_of(folder)
     elif (folder / "open_clip_config.json").is_file():
         open_clip, kind = _read_open_clip_config(folder), "open_clip folder"
         files = [folder / file for file in _OPEN_CLIP if (folder / file).is_file()][:1]
@@ -105,7 +98,8 @@ def _read_folder(folder: Path, name: str) -> Source:
         raise ValueError(f"folder {name} has no config.json; give the folder of a CLIP text encoder, or a file.")
     if not files:
         raise ValueError(
-            f"folder {name} holds no weights ({', '.join((*_WEIGHTS, _OPEN_CLIP[0]))}); copy them into it."
+            f"folder {name} holds no weights (model.safetensors, pytorch_model.bin, {_OPEN_CLIP[0]}); "
+            "copy them into it."
         )
     tensors: dict[str, Tensor] = {}
     beside: tuple[str, ...] = ()
@@ -135,31 +129,15 @@ def _read_open_clip_config(folder: Path) -> dict[str, object]:
     return config
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the files of a transformers folder's weights; safetensors before pickles, shards by their index."""
-    for whole, index in zip(_WEIGHTS, _INDEXES, strict=True):
-        if (folder / whole).is_file():
-            return [folder / whole]
-        if (folder / index).is_file():
-            content = read_json(folder / index)
-            shards = content.get("weight_map") if isinstance(content, dict) else None
-            if not isinstance(shards, dict) or any(Path(str(shard)).name != shard for shard in shards.values()):
-                raise ValueError(f"{folder / index} has no weight_map of file names; copy it again.")
-            return [folder / shard for shard in sorted(set(shards.values()))]
-    return []
-
-
 def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     """Return a file's tensors, the entries beside them, and its format."""
-    head = _head(path)
-    if head[:2] == b"PK":
-        found = _read_zip(path)
-    elif head[8:9] == b"{":
-        found = _read_safetensors(path), (), "safetensors"
-    elif head[:1] == b"\x80":
-        found = *_unwrap(path, _load_pickle(path, mmap=False)), "torch pickle"
+    kind = kind_of(path)
+    if kind == SAFETENSORS:
+        found = read_safetensors(path), (), kind
+    elif kind == TORCHSCRIPT:
+        found = _read_archive(path), (), kind
     else:
-        raise ValueError(f"{path} is no checkpoint (safetensors, torch or TorchScript); give the weights file itself.")
+        found = *_unwrap(path, load_pickle(path, kind=kind)), kind
     if not found[0]:
         raise ValueError(f"{path} holds no tensors by name; save model.state_dict() and give that file.")
     for name, tensor in found[0].items():
@@ -169,66 +147,13 @@ def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     return found
 
 
-def _head(path: Path) -> bytes:
+def _read_archive(path: Path) -> Mapping[str, Tensor]:
     try:
-        with path.open("rb") as file:
-            head = file.read(9)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); copy or download it again.") from error
-    if not head:
-        raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
-    return head
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
-
-
-def _read_zip(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except Exception as error:  # zipfile has many for damaged bytes: NotImplementedError, UnicodeDecodeError, OSError
-        raise ValueError(f"{path} is truncated or damaged; copy or download it again.") from error
-    root = root_of(names)
-    if root is None:
-        raise ValueError(f"{path} is a zip archive but no torch checkpoint; unpack it and give the weights file.")
-    if not is_torchscript(names, root):
-        return *_unwrap(path, _load_pickle(path, mmap=True)), "torch zip"
-    try:
-        return read_torchscript(path), (), "TorchScript archive"
+        return read_torchscript(path)
     except pickle.UnpicklingError as error:
-        raise ValueError(_could_run(path, error)) from error
+        raise could_run(path, error) from error
     except Exception as error:  # whatever unpickling and slicing raise on bytes that are no archive
         raise ValueError(f"{path} is a damaged TorchScript archive; copy or download it again.") from error
-
-
-def _load_pickle(path: Path, *, mmap: bool) -> object:
-    # torch.load takes every path that ends in .safetensors for such a file; it cannot map what it has no path of.
-    named = path.suffix != ".safetensors"
-    try:
-        with path.open("rb") as file, warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
-            warnings.simplefilter("ignore", UserWarning)  # of a pickle protocol that is not torch.save's own
-            content = str(path) if named else file
-            return torch.load(content, map_location="cpu", weights_only=True, mmap=mmap and named)
-    except pickle.UnpicklingError as error:
-        raise ValueError(_could_run(path, error)) from error
-    except Exception as error:  # whatever torch's readers raise on bytes that are no checkpoint: KeyError, IndexError
-        raise ValueError(f"{path} is truncated, damaged or no torch checkpoint; copy or download it again.") from error
-
-
-def _could_run(path: Path, error: pickle.UnpicklingError) -> str:
-    found = re.search(r"GLOBAL ([\w.]+)", str(error))
-    what = f"the Python object {found[1]}" if found else "more than tensors and plain values"
-    return (
-        f"{path} is a pickle with {what} in it, reading it could run code; nothing was run, save only the model's "
-        "state_dict, best as safetensors, and give that file."
-    )
 
 
 def _unwrap(path: Path, content: object) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -69,10 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
         options = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples}
         with tqdm(total=len(known.pictures), desc=judge.name, unit="picture", leave=False) as bar:
             results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
-        _say(judge.name, results[judge.name])
     settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
     seconds = round(time.perf_counter() - started, 1)
     Report(JUDGE, settings | known.describe(), results, command=command_line(), seconds=seconds).write(arguments.out)
+    for name, found in results.items():
+        _say(name, found)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
     return 0
 

@@ -2,13 +2,18 @@
 
 import argparse
 import io
-import json
 from pathlib import Path
 
+from debias_sd.commands.encoder_names import MEANING, SOURCE, default_names, load_named, read_names
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
-from debias_sd.commands.terminal import quiet_loading, say
+from debias_sd.commands.sampling import (
+    add_negative_arguments,
+    add_sampling_arguments,
+    settle_guidance,
+    settle_sampling,
+)
+from debias_sd.commands.terminal import quiet_loading, say, say_json
 
 HELP = "draw one prompt with several encoders and mark what each one drew"
 
@@ -19,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoders",
         nargs="+",
-        metavar="NAME|FOLDER|ID",
-        help="base, long-clip, debias, folders or hub ids (default: the three); with --base, base is its own encoder",
+        metavar=f"[NAME=]{SOURCE}",
+        help=f"{MEANING} (default: base, long-clip, debias; with --base: base, stretched)",
     )
-    parser.add_argument("--base", metavar="FOLDER|ID", help="Stable Diffusion pipeline (default: the embedded one)")
-    parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the pictures should not show")
+    parser.add_argument("--base", metavar="FOLDER|ID|FILE", help="pipeline (default: the embedded one)")
+    add_negative_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="same seed, same pictures (default: 0)")
     add_sampling_arguments(parser)
     parser.add_argument("--size", type=int, metavar="PIXELS", help="height and width (default: the pipeline's own)")
@@ -43,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from debias_sd.comparison import compare_encoders, table_of
     from debias_sd.encoder import TextEncoder
-    from debias_sd.encoder_folder import EMBEDDED
     from debias_sd.panels import draw_panels
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
     from debias_sd.report import write_atomically
@@ -51,12 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     quiet_loading()
     hide_loading_bars()
     device, dtype = device_and_dtype(arguments)
-    sources = arguments.encoders or list(EMBEDDED)
-    encoders = {
-        name: None if arguments.base is not None and source == "base" else TextEncoder.load(source)
-        for name, source in short_names(sources).items()
-    }
+    names = read_names(arguments.encoders or default_names(arguments.base), flag="--encoders")
+    encoders = {name: load_named(source, base=arguments.base, flag="--encoders") for name, source in names.items()}
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
+    settle_guidance(arguments, base)
     with tqdm(total=len(encoders) + 1, desc="pictures", delay=3, leave=False) as bar:
 
         def drawing(name: str) -> None:
@@ -70,18 +72,21 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             steps=arguments.steps,
             guidance=arguments.guidance_scale,
+            true_cfg=arguments.true_cfg_scale,
             negative=arguments.negative_prompt,
             side=arguments.size,
             progress=drawing,
         )
-    say(json.dumps(comparison.as_json(), indent=2, ensure_ascii=False) if arguments.json else table_of(comparison))
     content = io.BytesIO()
     draw_panels(comparison).save(content, format="PNG")
     write_atomically(out, content.getvalue())
-    if not arguments.json:
-        say(f"{out}: the pictures side by side")
+    if arguments.json:
+        say_json(comparison.as_json())
+    else:
+        say(f"{table_of(comparison)}\n{out}: the pictures side by side")
     for name, encoder in encoders.items():
-        warn_unknown_words(name, encoder.unknown_words(prompt) if encoder is not None else ())
+        if isinstance(encoder, TextEncoder):
+            warn_unknown_words(name, encoder.unknown_words(prompt))
     return 0
 
 
@@ -99,14 +104,3 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
         )
     check_writable(out)
     return out
-
-
-def short_names(sources: list[str]) -> dict[str, str]:
-    """Name each encoder by the last part of its folder or id; ValueError when two would have one name."""
-    names: dict[str, str] = {}
-    for source in sources:
-        name = Path(source).name or source
-        if name in names:
-            raise ValueError(f"--encoders has {name!r} twice; give folders whose last parts differ.")
-        names[name] = source
-    return names

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.checkpoints.convert import convert_checkpoint
 
     quiet_loading()
-    options = {name: value for name, value in vars(arguments).items() if name not in ("run", "source", "out")}
+    options = {name: value for name, value in vars(arguments).items() if name not in ("run", "flags", "source", "out")}
     result = convert_checkpoint(arguments.source, arguments.out, **options)
     for line in lines_of(result):
         say(line)

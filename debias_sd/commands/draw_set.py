@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
+from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.sampling import add_sampling_arguments, settle_guidance, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 from debias_sd.drawing import FEEDS
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base", metavar="FOLDER|ID|FILE", help="pipeline (default: the embedded one)")
     parser.add_argument(
-        "--encoder", metavar="NAME|FOLDER|ID", help="text encoder (default: debias; of another base its own)"
+        "--encoder", metavar=SOURCE, help=f"text encoder: {MEANING} (default: debias; of another base its own)"
     )
     parser.add_argument(
         "--past-77",
@@ -130,17 +131,17 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
 def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
     """The variant, and all that decides its pixels."""
     from debias_sd.drawing import variants_of
-    from debias_sd.encoder import TextEncoder
     from debias_sd.measure.pictures.store import common_settings, hash_pipeline
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
     quiet_loading()  # again: diffusers, loaded by now, has set its own level
     device, dtype = device_and_dtype(arguments)
-    name = arguments.encoder or (ENCODER if arguments.base is None else "base")
+    name = arguments.encoder or (ENCODER if arguments.base is None else OWN)
+    encoder = load_named(name, base=arguments.base, flag="--encoder")
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
-    own = name == "base" and arguments.base is not None
-    variants = variants_of(base, "set", None if own else TextEncoder.load(name))
+    settle_guidance(arguments, base)
+    variants = variants_of(base, "set", encoder)
     variant = variants.get(arguments.past_77) or variants["windows"]  # a long encoder has that one alone
     common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)
     settings = _settings(arguments, variant, name, dtype) | common

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
+from debias_sd.commands.encoder_names import SOURCE, STRETCHED, check_spelling, read_names
 from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
@@ -28,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         required=True,
-        metavar="NAME=FOLDER",
-        help="encoders to measure, named <recipe>-s<training seed>, e.g. debias-l0.1-s0=runs/debias",
+        metavar=f"[NAME=]{SOURCE}",
+        help="encoders to measure, named <recipe>-s<training seed>, e.g. debias-l0.1-s0=runs/debias; fidelity also "
+        "takes base (the pipeline's own) and stretched (its own, lengthened without training)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the held-out set (default 0)")
     parser.add_argument(
@@ -46,17 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
 
-def parse_encoders(values: list[str]) -> dict[str, str]:
-    """Read `NAME=FOLDER` options; ValueError for one without a name or a name given twice."""
-    encoders: dict[str, str] = {}
-    for value in values:
-        name, separator, folder = value.partition("=")
-        if not (name and separator and folder):
-            raise ValueError(f"--encoder is {value!r}, expected NAME=FOLDER; write e.g. debias-s0=runs/debias.")
-        if name in encoders:
-            raise ValueError(f"--encoder names {name!r} twice, each name may stand once; rename one of them.")
-        encoders[name] = folder
-    return encoders
+def _check_sources(encoders: dict[str, str], kind: str) -> None:
+    """ValueError for a name that means nothing here: a misspelt one, or a pipeline's encoder without a pipeline."""
+    for source in encoders.values():
+        check_spelling(source, flag="--encoder")
+        if source == STRETCHED and kind != "fidelity":
+            raise ValueError(
+                f"--encoder is {STRETCHED!r}, the encoder of a pipeline, and {kind} has none; give a folder, such as "
+                "debias-sd convert --stretch writes."
+            )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.commands.terminal import quiet_loading, say
     from debias_sd.report import Report, check_writable, command_line
 
-    encoders = parse_encoders(arguments.encoder)
+    encoders = read_names(arguments.encoder, flag="--encoder")
+    _check_sources(encoders, arguments.kind)
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
     settle_sampling(arguments)

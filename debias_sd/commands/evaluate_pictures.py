@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from debias_sd.commands.calibrate import judge_dtype
+from debias_sd.commands.encoder_names import hash_named, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
+from debias_sd.commands.sampling import settle_guidance
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from debias_sd.pipelines.load import DiffusionPipeline
 
 CHECKER = "checker"
-OWN = "base"  # beside --base: the pipeline's own encoder, as in `debias-sd compare`
 OPTIONS = ("--prompts", "--judge", "--calibration", "--seeds", "--pictures")  # of no other kind of measurement
 
 
@@ -53,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
+    from debias_sd.drawing import variants_of
     from debias_sd.measure.late_details import sentences_in
+    from debias_sd.measure.pictures.album import Sampling
     from debias_sd.measure.pictures.judging import example_pictures, judge_albums
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
@@ -65,7 +69,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
             "--calibration is for judges that are models, the checker is exact and has no thresholds to choose; leave "
             "it out, or give --judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
-    seeds, sampling = _seeds(arguments), _sampling(arguments)
+    seeds, batch = _seeds(arguments), _batch(arguments)
     texts, prompts = _prompts(arguments)
     device, dtype = device_and_dtype(arguments)
     judges = [_loader(spec, arguments, device) for spec in specs]
@@ -73,10 +77,14 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         _warn_of_marks(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     _check_judges(arguments, base)
-    _check_encoders(base, encoders)
+    settle_guidance(arguments, base)
+    sampling = Sampling(arguments.steps, arguments.guidance_scale, batch)
+    load = functools.partial(load_named, base=arguments.base, flag="--encoder")
+    for name, source in encoders.items():  # faults of one are told before the others are drawn
+        variants_of(base, name, load(source))
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
         sentences, folder = sentences_in(texts, base.tokenizer), arguments.pictures or Path(scratch)
-        albums, drawn = _draw(base, encoders, sentences, texts, seeds, sampling, folder=folder)
+        albums, drawn = _draw(base, encoders, load, sentences, seeds, sampling, folder=folder, texts=texts)
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
         extra = {"examples": example_pictures(albums)}
         if CHECKER in specs and _are_worlds(arguments):
@@ -91,7 +99,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     _say_scores(judged, sentences)
     settings = {
         **about, **prompts, "seeds": seeds, "steps": arguments.steps, "guidance": arguments.guidance_scale,
-        "batch": sampling.batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
+        "batch": batch, "device": device.type, "dtype": str(dtype).removeprefix("torch."),
         "samples": arguments.samples,
     }  # fmt: skip
     extra |= {"judges": judged.judges, "differences_of_pictures": judged.differences, "agreement": judged.agreement}
@@ -176,15 +184,6 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
         )
 
 
-def _check_encoders(base: DiffusionPipeline, encoders: dict[str, str]) -> None:
-    """ValueError for an encoder that cannot be read or does not fit the base, before the others are drawn."""
-    from debias_sd.drawing import variants_of
-    from debias_sd.encoder import TextEncoder
-
-    for name, source in encoders.items():
-        variants_of(base, name, None if source == OWN else TextEncoder.load(source))
-
-
 def _seeds(arguments: argparse.Namespace) -> list[int]:
     from debias_sd.measure.pictures.album import LARGEST_SEED
 
@@ -195,36 +194,31 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     return seeds
 
 
-def _sampling(arguments: argparse.Namespace) -> Sampling:
-    from debias_sd.measure.pictures.album import Sampling
-
+def _batch(arguments: argparse.Namespace) -> int:
     batch = arguments.batch
     if batch is None:
         batch = 25 if arguments.base is None or _are_worlds(arguments) else 1
     if batch < 1:
         raise ValueError(f"--batch is {batch}, it must be 1 or more; leave it out for one at a time.")
-    return Sampling(arguments.steps, arguments.guidance_scale, batch)
+    return batch
 
 
 def _draw(
-    base: DiffusionPipeline, encoders: dict[str, str], sentences: Sentences, texts: list[str], seeds: list[int],
-    sampling: Sampling, *, folder: Path,
+    base: DiffusionPipeline, encoders: dict[str, str], load: Callable[[str], Any], sentences: Sentences,
+    seeds: list[int], sampling: Sampling, *, folder: Path, texts: list[str],
 ) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
     """The pictures of every variant of every encoder, and what the report says of each."""
     from debias_sd.drawing import variants_of
-    from debias_sd.encoder import TextEncoder
-    from debias_sd.encoder_folder import find_encoder_folder
     from debias_sd.measure.pictures.album import draw_album
     from debias_sd.measure.pictures.store import PictureStore, common_settings, hash_pipeline
-    from debias_sd.report import hash_file
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
     store, start_bar, known = PictureStore(folder, settings), _bars(), WeakKeyDictionary()
     albums, about = {}, {}
     for name, source in encoders.items():
-        own = source == OWN
-        weights = None if own else hash_file(find_encoder_folder(source) / "model.safetensors")
-        for variant in variants_of(base, name, None if own else TextEncoder.load(source)).values():
+        encoder = load(source)
+        weights = hash_named(source, encoder)
+        for variant in variants_of(base, name, encoder).values():
             digest = hash_pipeline(variant.pipe, known)
             step = start_bar(f"pictures of {variant.name}", len(seeds) * len(texts))
             options = {"store": store, "pipeline_sha256": digest, "sampling": sampling, "progress": step}

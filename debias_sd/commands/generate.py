@@ -8,8 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.sampling import (
+    add_negative_arguments,
+    add_sampling_arguments,
+    settle_guidance,
+    settle_sampling,
+)
 from debias_sd.commands.terminal import quiet_loading, say
 from debias_sd.counts import count_of
 
@@ -17,7 +23,6 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from debias_sd.encoder import TextEncoder
     from debias_sd.pipelines.load import DiffusionPipeline
 
 HELP = "make a picture from a prompt of any length"
@@ -29,7 +34,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `debias-sd generate`."""
     add_prompt_arguments(parser)
-    parser.add_argument("--negative-prompt", default="", metavar="TEXT", help="what the picture should not show")
+    add_negative_arguments(parser)
     parser.add_argument(
         "--base",
         metavar="FOLDER|ID|FILE",
@@ -37,9 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--encoder",
-        metavar="NAME|FOLDER|ID",
-        help="text encoder: debias (default), long-clip, base (the pipeline's own), stretched (the pipeline's own, "
-        "lengthened without training), a folder or a hub id",
+        metavar=SOURCE,
+        help=f"text encoder: {MEANING} (default: debias; --base needs one)",
     )
     parser.add_argument(
         "--encoder-2",
@@ -75,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments)
     settle_sampling(arguments)
     out = _checked_output(arguments)
+    from debias_sd.encoder import TextEncoder
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
     from debias_sd.prompts.conditioning import encode_prompt
     from debias_sd.prompts.token_report import count_tokens
@@ -83,17 +88,18 @@ def run(arguments: argparse.Namespace) -> int:
     hide_loading_bars()
     device, dtype = device_and_dtype(arguments)
     name = arguments.encoder or ("debias" if arguments.base is None else None)
-    encoder = _own_words(name, arguments.base)
+    encoder = None if name is None else load_named(name, base=arguments.base, flag="--encoder")
     started = time.perf_counter()
     pipe = load_debias_pipeline(
-        arguments.base, "base" if name == "base" else encoder or name, encoder_2=arguments.encoder_2, torch_dtype=dtype
+        arguments.base, name if name == OWN else encoder, encoder_2=arguments.encoder_2, torch_dtype=dtype
     ).to(device)
     _check_draws_from_text(pipe)
+    settle_guidance(arguments, pipe)
     reading = {"window": arguments.window, "weighting": arguments.weighting}
     embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, **reading)
     window = _window_of(pipe, [prompt, arguments.negative_prompt], **reading)
     image = _draw(pipe, embeddings, arguments)
-    settings = _settings(arguments, prompt=prompt, encoder=name, window=window, dtype=dtype)
+    settings = _settings(arguments, pipe, prompt=prompt, encoder=name, window=window, dtype=dtype)
     write_png(image, out, settings=settings)
     counted = count_tokens(pipe, prompt, lengths=(window,), weighting=arguments.weighting)["text_encoder"]
     windows = max(1, len(counted.readings[window].windows))
@@ -103,19 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.show_encoders:
         _say_encoders(pipe)
-    if encoder is not None:
+    if isinstance(encoder, TextEncoder):
         words = count_tokens(encoder, f"{prompt} {arguments.negative_prompt}", weighting=arguments.weighting)
         warn_unknown_words(str(name), words.unknown_words)
     return 0
-
-
-def _own_words(name: str | None, base: str | None) -> "TextEncoder | None":
-    """Return the encoder that `name` loads, with its list of known words; None when the base brings its own."""
-    from debias_sd.encoder import TextEncoder
-    from debias_sd.pipelines.load import STRETCHED
-
-    brings_own = name in (None, STRETCHED) or (name == "base" and base is not None)
-    return None if brings_own else TextEncoder.load(name)
 
 
 def _window_of(pipe: "DiffusionPipeline", texts: list[str], *, window: int | str | None, weighting: str | None) -> int:
@@ -156,9 +153,10 @@ def _draw(
 
     generator = torch.Generator("cpu").manual_seed(arguments.seed)  # the same picture on every device
     pipe.set_progress_bar_config(delay=3, leave=False)
-    output = pipe(
-        **embeddings, num_inference_steps=arguments.steps, guidance_scale=arguments.guidance_scale, generator=generator
-    )
+    scales = {"guidance_scale": arguments.guidance_scale}
+    if arguments.true_cfg_scale is not None:
+        scales["true_cfg_scale"] = arguments.true_cfg_scale
+    output = pipe(**embeddings, num_inference_steps=arguments.steps, **scales, generator=generator)
     image = output.images[0]
     scale = arguments.scale or (EMBEDDED_SCALE if arguments.base is None else 1)
     return image.resize((image.width * scale, image.height * scale), resample=0)  # 0: nearest neighbour
@@ -198,9 +196,17 @@ def device_and_dtype(arguments: argparse.Namespace) -> tuple["torch.device", "to
 
 
 def _settings(
-    arguments: argparse.Namespace, *, prompt: str, encoder: str | None, window: int, dtype: "torch.dtype"
+    arguments: argparse.Namespace,
+    pipe: "DiffusionPipeline",
+    *,
+    prompt: str,
+    encoder: str | None,
+    window: int,
+    dtype: "torch.dtype",
 ) -> dict[str, str]:
+    """Return what the picture was drawn with, and nothing that the pipeline did not use."""
     from debias_sd import __version__
+    from debias_sd.pipelines.guidance import reads_guidance
 
     settings = {
         "prompt": prompt,
@@ -214,10 +220,11 @@ def _settings(
         "dtype": str(dtype).removeprefix("torch."),
         "software": f"debias_sd {__version__}",
     }
-    if arguments.weighting is not None:
-        settings["weighting"] = arguments.weighting
-    if arguments.encoder_2 is not None:
-        settings["encoder_2"] = arguments.encoder_2
+    if not reads_guidance(pipe):
+        del settings["guidance_scale"]
+    for option in ("weighting", "encoder_2", "true_cfg_scale"):
+        if getattr(arguments, option) is not None:
+            settings[option] = getattr(arguments, option)
     return {name: str(value) for name, value in settings.items()}
 
 

@@ -1,15 +1,16 @@
-"""The prompt of a command: an argument or a text file."""
+"""The prompt of a command: an argument, a text file or standard input."""
 
 import argparse
+import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from debias_sd.commands.terminal import warn
+from debias_sd.text_files import decode_text, read_text
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Add PROMPT and --prompt-file."""
-    parser.add_argument("prompt", nargs="?", help="the prompt, of any length")
+    parser.add_argument("prompt", nargs="?", help="the prompt, of any length; - reads standard input")
     parser.add_argument("--prompt-file", metavar="FILE", help="read the prompt from a text file (UTF-8)")
 
 
@@ -17,21 +18,20 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     """Return the prompt; ValueError when there is none or two, when it is empty, or when the file is not text."""
     if (arguments.prompt is None) == (arguments.prompt_file is None):
         raise ValueError("give one prompt, either as the argument or with --prompt-file.")
-    prompt = arguments.prompt if arguments.prompt_file is None else _read_file(arguments)
+    given = arguments.prompt_file
+    if "-" in (arguments.prompt, given):
+        prompt = _read_input()
+    else:
+        prompt = arguments.prompt if given is None else read_text(given, what="prompt file").strip()
     if not prompt.strip():
         raise ValueError("the prompt is empty; write what the picture should show.")
     return prompt
 
 
-def _read_file(arguments: argparse.Namespace) -> str:
-    try:
-        return Path(arguments.prompt_file).expanduser().read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        raise ValueError(f"prompt file {arguments.prompt_file} is not UTF-8 text; save it as UTF-8.") from None
-    except OSError as error:
-        raise ValueError(
-            f"prompt file {arguments.prompt_file} cannot be read ({error.strerror}); check the path."
-        ) from None
+def _read_input() -> str:
+    if sys.stdin is None:
+        raise ValueError("standard input is closed, so - has no prompt; give the prompt itself.")
+    return decode_text(sys.stdin.buffer.read(), "standard input").strip()
 
 
 def warn_unknown_words(encoder: str, words: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.terminal import shows_unicode
 from debias_sd.counts import count_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Screen:
     @classmethod
     def of_output(cls) -> "Screen":
         """Return that of standard output: NO_COLOR and other encodings than UTF-8 mean plain ASCII bars."""
-        plain = bool(os.environ.get("NO_COLOR")) or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        plain = bool(os.environ.get("NO_COLOR")) or not shows_unicode()
         width = max(SMALLEST, min(LARGEST, get_terminal_size().columns))
         return cls(width, blocks=not plain, colour=not plain and sys.stdout.isatty())
 

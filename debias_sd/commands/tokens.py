@@ -1,15 +1,22 @@
 """`debias-sd tokens`: what each text encoder reads of a prompt, window by window, and what it loses."""
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from debias_sd.commands.encoder_names import (
+    MEANING,
+    OWN,
+    SOURCE,
+    STRETCHED,
+    check_spelling,
+    default_names,
+    read_name,
+)
 from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.terminal import quiet_loading, say, warn
+from debias_sd.commands.terminal import quiet_loading, say, say_json, warn
 from debias_sd.commands.token_picture import Screen, picture
 
 if TYPE_CHECKING:
@@ -24,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoder",
         action="append",
-        metavar="NAME|FOLDER|ID",
-        help="base, long-clip, debias, a folder or a hub id; may be repeated (default: the three)",
+        metavar=f"[NAME=]{SOURCE}",
+        help=f"{MEANING}; may be repeated (default: base, long-clip, debias)",
     )
     parser.add_argument("--base", metavar="FOLDER", help="a pipeline's folder: all of its text encoders")
     parser.add_argument("--weighting", choices=("a1111",), help="read (weights:1.3) and BREAK; they cost no tokens")
@@ -40,14 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     found = list(_reports(arguments, prompt))
     if arguments.json:
         rows = [_row(name, own, report) for name, own, report in found]
-        plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        say(json.dumps({"prompt": prompt, "encoders": rows}, indent=2, ensure_ascii=plain))
+        say_json({"prompt": prompt, "encoders": rows})
         return 0
     screen = Screen.of_output()
-    encoding = sys.stdout.encoding or "ascii"
     for name, own, report in found:
-        text = picture(name, report, screen, own=own, words=arguments.words)
-        say(text.encode(encoding, "replace").decode(encoding))
+        say(picture(name, report, screen, own=own, words=arguments.words))
         warn_unknown_words(name, report.unknown_words)
     _warn_of_tags(prompt, weighting=arguments.weighting)
     return 0
@@ -64,29 +68,40 @@ def _warn_of_tags(prompt: str, *, weighting: str | None) -> None:
 
 def _reports(arguments: argparse.Namespace, prompt: str) -> Iterator[tuple[str, int, "TokenReport"]]:
     """Yield name, own length and report of each encoder that is asked for."""
-    from debias_sd.encoder_folder import EMBEDDED, check_kind, find_encoder_folder, read_known_words, read_tokenizer
+    from debias_sd.encoder_folder import check_kind, find_encoder_folder, read_known_words, read_tokenizer
     from debias_sd.prompts.token_report import CONTEXTS, count_slot
 
-    names = arguments.encoder or ([] if arguments.base else EMBEDDED)
-    for name in names:
-        folder = find_encoder_folder(name)
+    given = [read_name(word, flag="--encoder") for word in arguments.encoder or ()]
+    if arguments.base and not any(source in (OWN, STRETCHED) for _, source in given):
+        given.append((None, OWN))
+    for name, source in given or [(None, source) for source in default_names(None)]:
+        if arguments.base and source in (OWN, STRETCHED):
+            base = Path(arguments.base).expanduser()
+            longest = CONTEXTS[-1] if source == STRETCHED else None
+            name = STRETCHED if name is None and longest else name
+            yield from _pipeline_reports(base, prompt, name=name, longest=longest, weighting=arguments.weighting)
+            continue
+        check_spelling(source, flag="--encoder")
+        name = source if name is None else name
+        folder = find_encoder_folder(OWN if source == STRETCHED else source)
         if (folder / "model_index.json").is_file():
             raise ValueError(f"encoder {name} is a whole pipeline; give it as --base, which reads all of its encoders.")
         if (folder / "config.json").is_file():  # a tokenizer alone is enough
             check_kind(folder)
         tokenizer, known = read_tokenizer(folder), read_known_words(folder)
-        own = tokenizer.model_max_length
+        own = CONTEXTS[-1] if source == STRETCHED else tokenizer.model_max_length
         lengths = sorted({*CONTEXTS, own})
         yield (
             name,
             own,
             count_slot(tokenizer, prompt, lengths=lengths, known_words=known, weighting=arguments.weighting),
         )
-    if arguments.base:
-        yield from _pipeline_reports(Path(arguments.base).expanduser(), prompt, weighting=arguments.weighting)
 
 
-def _pipeline_reports(folder: Path, prompt: str, *, weighting: str | None) -> Iterator[tuple[str, int, "TokenReport"]]:
+def _pipeline_reports(
+    folder: Path, prompt: str, *, name: str | None, longest: int | None, weighting: str | None
+) -> Iterator[tuple[str, int, "TokenReport"]]:
+    """Yield the same of every text encoder of a pipeline; its CLIP encoders are lengthened to `longest`."""
     from transformers import AutoTokenizer
 
     from debias_sd.encoder_folder import read_json, read_tokenizer
@@ -107,10 +122,10 @@ def _pipeline_reports(folder: Path, prompt: str, *, weighting: str | None) -> It
                 tokenizer = AutoTokenizer.from_pretrained(place)
             except Exception as error:  # the Rust library raises bare Exception
                 raise ValueError(f"the tokenizer files in {place} are damaged; copy them again.") from error
-        own = tokenizer.model_max_length
+        own = longest if longest and slot.kind == "clip" else tokenizer.model_max_length
         lengths = sorted({*CONTEXTS, own}) if slot.kind == "clip" else ()
         report = count_slot(tokenizer, prompt, lengths=lengths, weighting=weighting, kind=slot.kind)
-        yield f"{folder}/{slot.encoder}", own, report
+        yield f"{folder if name is None else name}/{slot.encoder}", own, report
 
 
 def _row(name: str, own: int, report: "TokenReport") -> dict[str, object]:

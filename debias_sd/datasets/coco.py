@@ -5,10 +5,10 @@ All captions count: twelve pictures have 6 of them and one has 7. Evaluations th
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
-from debias_sd.datasets.listing import NO_CAPTION, find_place, list_records, load_json
+from debias_sd.datasets.columns import NoText, check_text
+from debias_sd.datasets.listing import NO_CAPTION, LeftOut, find_place, list_records, load_json
 from debias_sd.datasets.records import ListedRecords, Pool, Record
 
 POOL = Pool(5000, 25_014)
@@ -24,18 +24,20 @@ def read_coco(root: str | Path, *, image_root: str | Path | None = None) -> List
         files = {row["id"]: row["file_name"] for row in content["images"]}
         texts: dict[int, list[str]] = {number: [] for number in files}
         for row in content["annotations"]:
-            texts[row["image_id"]].append(row["caption"].strip())
+            texts[row["image_id"]].append(check_text(row["caption"]).strip())
+    except NoText as error:
+        raise ValueError(f"{path} has a {error}; copy it again.") from None
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} lacks images or annotations as COCO's captions have them; copy it again.") from None
     images = Path(image_root) if image_root is not None else _images_of(path)
-    left_out: Counter[str] = Counter()
+    left_out = LeftOut()
     records = []
     for number, file in files.items():
         captions = tuple(text for text in texts[number] if text)
         if captions:
             records.append(Record(file, images / file, captions))
         else:
-            left_out[NO_CAPTION] += 1
+            left_out.add(NO_CAPTION)
     return list_records("coco", records, expected=POOL, left_out=left_out)
 
 

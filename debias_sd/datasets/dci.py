@@ -7,12 +7,13 @@ published rebuild.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from debias_sd.datasets.listing import BROKEN, NO_CAPTION, find_place, list_records, load_json
+from debias_sd.datasets.columns import NoText, check_text
+from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NOT_UTF8, LeftOut, find_place, list_records, load_json
 from debias_sd.datasets.records import ListedRecords, Pool, Record
+from debias_sd.text_files import NotText
 
 POOLS = {"dci": Pool(7805, 7805), "long-dci": Pool(7602, 7602)}
 _PLACES = ("annotations", "densely_captioned_images/annotations", "data/densely_captioned_images/annotations")
@@ -31,24 +32,29 @@ def read_dci(
     if split is not None:
         named = _split_names(annotations.parent / "splits.json", split)
         files = [path for path in files if path.name in named]
-    left_out: Counter[str] = Counter()
+    left_out = LeftOut()
     name = "long-dci" if long else "dci"
     records = _read(files, photos, long=long, left_out=left_out)
     return list_records(name, records, expected=POOLS[name] if split is None else None, left_out=left_out)
 
 
-def _read(files: list[Path], photos: Path, *, long: bool, left_out: Counter[str]) -> Iterator[Record]:
+def _read(files: list[Path], photos: Path, *, long: bool, left_out: LeftOut) -> Iterator[Record]:
     for path in files:
-        row = load_json(path, kind=dict, what="an annotation of DCI")
-        if not isinstance(row.get("image"), str):
-            left_out[BROKEN] += 1
+        try:
+            row = load_json(path, kind=dict, what="an annotation of DCI")
+            texts = [row.get(name) for name in ("short_caption", "extra_caption")]
+            short, extra = ("" if text is None else check_text(text) for text in texts)
+        except (NotText, NoText) as fault:
+            left_out.add(*((NOT_UTF8, fault.place) if isinstance(fault, NotText) else (str(fault),)))
             continue
-        short, extra = (str(row.get(name) or "") for name in ("short_caption", "extra_caption"))
+        if not isinstance(row.get("image"), str):
+            left_out.add(BROKEN)
+            continue
         caption = extra.strip() if long else (short + extra).strip()
         if caption:
             yield Record(row["image"], photos / row["image"], (caption,), short.strip() or None)
         else:
-            left_out[NO_CAPTION] += 1
+            left_out.add(NO_CAPTION)
 
 
 def _split_names(path: Path, split: str) -> set[str]:

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 
 from debias_sd.datasets.columns import fold
 from debias_sd.datasets.jsonl import read_jsonl
-from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, RowRecords
-from debias_sd.datasets.records import Record
+from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut, RowRecords
+from debias_sd.datasets.records import Record, describe_counts
 from debias_sd.datasets.tables import read_table
+from debias_sd.text_files import NotText, read_text
 
+UNREADABLE = "unreadable text file"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 
 
 class PairedFiles:
-    """Records of pictures with a text of the same name; only the names are held. `left_out` counts the others."""
+    """Records of pictures with a text of the same name; only the names are held. `left_out` counts the others.
 
-    name, expected = "folder", None
+    Each text is read once at the start, so that those that are empty or no text are counted before anything begins.
+    """
+
+    name, expected, keys = "folder", None, ()
 
     def __init__(self, root: Path) -> None:
         self.root = root
         pictures, texts = _files(root)
-        self.left_out: dict[str, int] = dict(
-            Counter({NO_CAPTION: len(pictures.keys() - texts), NO_PICTURE: len(texts - pictures.keys())}) + Counter()
-        )
-        stems = sorted(pictures.keys() & texts)
-        empty = [stem for stem in stems if not os.path.getsize(root / f"{stem}.txt")]
-        if empty:
-            self.left_out[NO_CAPTION] = self.left_out.get(NO_CAPTION, 0) + len(empty)
-        gone = set(empty)
-        self.files = tuple(pictures[stem] for stem in stems if stem not in gone)
+        left_out = LeftOut()
+        left_out.add(NO_CAPTION, count=len(pictures.keys() - texts))
+        left_out.add(NO_PICTURE, count=len(texts - pictures.keys()))
+        files = []
+        for stem in sorted(pictures.keys() & texts):
+            try:
+                if fold(read_text(root / f"{stem}.txt")):
+                    files.append(pictures[stem])
+                else:
+                    left_out.add(NO_CAPTION)
+            except NotText as fault:
+                left_out.add(NOT_UTF8, fault.place)
+            except ValueError:
+                left_out.add(UNREADABLE)
+        self.files, self.left_out = tuple(files), left_out.as_dict()
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Record:
         file = self.files[index]
-        text = (self.root / file).with_suffix(".txt").read_text(encoding="utf-8", errors="replace")
-        return Record(file, self.root / file, (fold(text),))
+        return Record(file, self.root / file, (fold(read_text((self.root / file).with_suffix(".txt"))),))
 
 
 def _files(root: Path) -> tuple[dict[str, str], set[str]]:
@@ -78,9 +87,16 @@ def read_folder(
     if (root / "metadata.csv").is_file():
         return read_table(root / "metadata.csv", **options, skip_missing=skip_missing, name="folder")
     found = PairedFiles(root)
-    if not found.files:
+    named = [name for name, value in options.items() if value is not None and name != "image_root"]
+    if found.files and named:
         raise ValueError(
-            f"folder {root} has no metadata.jsonl and no picture with a text of the same name; write "
+            f"{named[0]} is set, folder {root} has texts beside its pictures and no metadata.jsonl whose columns could "
+            "be named; leave it out."
+        )
+    if not found.files:
+        counts = f" ({describe_counts(found.left_out)})" if found.left_out else ""
+        raise ValueError(
+            f"folder {root} has no metadata.jsonl and no picture with a text of the same name{counts}; write "
             '{"file_name": "1.jpg", "text": "..."} lines into metadata.jsonl, or 1.txt beside 1.jpg.'
         )
     return found

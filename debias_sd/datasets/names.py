@@ -1,8 +1,8 @@
 """How a data set is named: `KIND:PATH`, or a path alone, whose kind is found out by looking.
 
-`sharegpt4v:FILE` and other lists of its form, `llava:FILE`; `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `folder:DIR`,
-`shards:PATTERN`, `datasets:DIR`; and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`, `flickr30k`,
-`flickr30k-test`, `sharegpt4v-1k`.
+`sharegpt4v:FILE` and other lists of its form, `llava:FILE`; `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `json:FILE`,
+`folder:DIR`, `shards:PATTERN`, `datasets:DIR`; and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`,
+`flickr30k`, `flickr30k-test`, `sharegpt4v-1k`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ import re
 from pathlib import Path
 
 from debias_sd.datasets.coco import read_coco
+from debias_sd.datasets.columns import list_names
 from debias_sd.datasets.dci import read_dci
 from debias_sd.datasets.docci import read_docci
 from debias_sd.datasets.flickr30k import read_flickr30k
 from debias_sd.datasets.folder import read_folder
+from debias_sd.datasets.json_file import find_form, read_json
 from debias_sd.datasets.jsonl import read_jsonl
-from debias_sd.datasets.records import Records
+from debias_sd.datasets.records import Records, describe_counts
 from debias_sd.datasets.saved_datasets import read_saved
 from debias_sd.datasets.shards import read_shards
 from debias_sd.datasets.sharegpt4v import PARTS, read_sharegpt4v
 from debias_sd.datasets.tables import read_table
 from debias_sd.datasets.urban1k import read_urban1k
+from debias_sd.text_files import read_lines
 
-OWN_KINDS = ("sharegpt4v", "llava", "tsv", "csv", "jsonl", "folder", "shards", "datasets")
+OWN_KINDS = ("sharegpt4v", "llava", "tsv", "csv", "jsonl", "json", "folder", "shards", "datasets")
 EVALUATION_KINDS = (
     "urban1k", "dci", "long-dci", "docci", "coco", "flickr30k", "flickr30k-test", "sharegpt4v-1k",
 )  # fmt: skip
 KINDS = OWN_KINDS + EVALUATION_KINDS
-_WITH_COLUMNS = ("tsv", "csv", "jsonl", "folder", "datasets")
+_WITH_COLUMNS = ("tsv", "csv", "jsonl", "json", "folder", "datasets")
 _TABLES, _LINES = (".tsv", ".csv"), (".jsonl", ".jsonlines", ".ndjson")
 # What a folder of each kind holds; the first that fits decides.
 _MARKS = {
@@ -83,11 +86,12 @@ def find_kind(text: str) -> str:
         return "flickr30k"
     if path.suffix in _TABLES:
         return path.suffix[1:]
-    with path.open("rb") as file:
-        start = file.read(256)
-    if path.suffix not in _LINES and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        return "sharegpt4v" if path.name.startswith("share-captioner") else "llava"
-    return "tsv" if path.suffix == ".txt" and b"\t" in start.split(b"\n")[0] else "jsonl"
+    line = next((line for _, _, line, _ in read_lines(path) if line.strip()), "")
+    if path.suffix not in _LINES and line.lstrip().startswith(("[", "{")):
+        if path.name.startswith("share-captioner"):
+            return "sharegpt4v"
+        return find_form(path)
+    return "tsv" if path.suffix == ".txt" and "\t" in line else "jsonl"
 
 
 def open_records(
@@ -108,6 +112,20 @@ def open_records(
     kind, path = split_name(text)
     given = {"caption_column": caption_column, "short_caption_column": short_caption_column}
     columns = _own_columns(kind, given | {"image_column": image_column})
+    if kind in EVALUATION_KINDS and kind not in PARTS:
+        return _open_evaluation_set(kind, path, image_root)
+    records = _open_own(kind, path, columns, image_root, skip_missing)
+    if len(records) == 0 and kind in OWN_KINDS:
+        counts = describe_counts(records.left_out) or "it is empty"
+        keys = getattr(records, "keys", ())
+        found = f"; it has {list_names(keys)}" if keys else ""
+        raise ValueError(f"{text} has 0 usable records ({counts}){found}; correct the paths or the captions.")
+    return records
+
+
+def _open_own(
+    kind: str, path: str, columns: dict[str, str | None], image_root: str | Path | None, skip_missing: bool | None
+) -> Records:
     if kind in PARTS:
         skip = kind != "sharegpt4v" if skip_missing is None else skip_missing
         return read_sharegpt4v(path, name=kind, image_root=image_root, skip_missing=skip)
@@ -115,12 +133,10 @@ def open_records(
         return read_saved(path, image_root=image_root, **columns)
     if kind == "shards":
         return read_shards(path, **columns)
-    if kind in EVALUATION_KINDS:
-        return _open_evaluation_set(kind, path, image_root)
     skip = skip_missing is None or skip_missing
     if kind in ("tsv", "csv"):
         return read_table(path, image_root=image_root, **columns, skip_missing=skip, name=kind)
-    reader = read_jsonl if kind == "jsonl" else read_folder
+    reader = {"jsonl": read_jsonl, "json": read_json, "folder": read_folder}[kind]
     return reader(path, image_root=image_root, **columns, skip_missing=skip)
 
 

@@ -96,7 +96,7 @@ def picture_state(picture: Picture) -> str:
         return f"{zlib.crc32(picture.content):08x}"
     try:
         status = os.stat(picture.path if isinstance(picture, Piece) else picture)
-    except OSError:
+    except (OSError, ValueError):
         return "missing"
     return f"{status.st_size} {status.st_mtime_ns}"
 
@@ -114,7 +114,9 @@ def _read_file(picture: Path | Piece) -> bytes:
             if isinstance(picture, Piece):
                 file.seek(picture.start)
             content = file.read(size)
-    except (FileNotFoundError, NotADirectoryError):
+    except PictureFault:
+        raise
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no disk has, with a NUL
         raise PictureFault("missing picture", picture) from None
     except OSError as error:
         raise PictureFault("unreadable file", picture, str(error.strerror)) from None

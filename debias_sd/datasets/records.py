@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from debias_sd.counts import count_of
+from debias_sd.text_files import mend_text
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,22 @@ class Record:
     """One picture with its captions; `short` is a short caption of its own, where the set has one.
 
     `key` names the record within its set, the same in every run. `captions` may hold an empty text only where the
-    protocol of a set counts it (Urban1k).
+    protocol of a set counts it (Urban1k). Half characters (lone surrogates), which no tokenizer reads, become question
+    marks here, so that training and evaluation read the same; `mended` is the number of captions that had some.
     """
 
     key: str
     image: Picture
     captions: tuple[str, ...]
     short: str | None = None
+    mended: int = field(default=0, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plain = tuple(mend_text(text) for text in self.captions)
+        mended = sum(one != other for one, other in zip(plain, self.captions, strict=True))
+        object.__setattr__(self, "captions", plain)
+        object.__setattr__(self, "short", None if self.short is None else mend_text(self.short))
+        object.__setattr__(self, "mended", mended)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Records(Protocol):
 
     name: str  # the kind, as on the command line: "coco"
     expected: Pool | None  # what published evaluations have; None for a user's own data
-    left_out: Mapping[str, int]  # records that the list has and this sequence has not, by reason
+    left_out: Mapping[str, int]  # records (of a list: rows) that the data has and this sequence has not, by reason
 
     def __len__(self) -> int: ...
 

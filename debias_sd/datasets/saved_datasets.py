@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from array import array
 from pathlib import Path
 from typing import Any
 
-from debias_sd.datasets.columns import SAMPLE, Columns, choose_columns, fold
+import numpy as np
+
+from debias_sd.datasets.columns import SAMPLE, Columns, choose_columns
+from debias_sd.datasets.listing import LeftOut, group_rows, join_record, places_of, text_fault
 from debias_sd.datasets.records import Encoded, Picture, Pool, Record
+
+_BATCH = 1000  # rows that are looked at together
+_ENDS = 1024  # bytes at either end of a picture
 
 
 class SavedDataset:
-    """Records of one split; rows are read when asked for, so empty captions are not known beforehand."""
+    """Records of one split: rows that can be used, those of one picture together. Rows are read when asked for."""
 
     name = "datasets"
     expected: Pool | None = None
 
     def __init__(self, rows: Any, columns: Columns, root: Path) -> None:
         self._rows, self._columns, self._root = rows, columns, root
-        self.left_out: dict[str, int] = {}
+        self.keys = columns.found
+        usable, self.left_out = _look(rows, columns)
+        order, self._bounds = group_rows(_pictures_of(rows, columns.image, usable, root))
+        self._places = usable if order is None else usable[order]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places) if self._bounds is None else len(self._bounds) - 1
 
     def __getitem__(self, index: int) -> Record:
-        row = self._rows[index]
-        key, image = self._picture(row[self._columns.image], index)
-        return Record(key, image, self._columns.text_of(row), self._columns.short_of(row))
+        places = [int(self._places[place]) for place in places_of(self._bounds, index, len(self))]
+        rows = [self._rows[place] for place in places]
+        return join_record(*self._picture(rows[0][self._columns.image], places[0]), self._columns, rows)
 
     def _picture(self, value: Any, index: int) -> tuple[str, Picture]:
         """A path as text, bytes, or what an undecoded Image column holds: bytes and the path they came from."""
@@ -35,11 +46,56 @@ class SavedDataset:
             return f"row {index}", Encoded(value, f"row {index}")
         if value is None:
             return f"row {index}", Encoded(b"", f"row {index}")
-        path = fold(value.get("path"))
+        path = value.get("path") or ""
         key = f"row {index}" + (f" ({path})" if path else "")
         if value.get("bytes") is None:
             return key, self._root / path
         return key, Encoded(value["bytes"], key)
+
+
+def _look(rows: Any, columns: Columns) -> tuple[np.ndarray, dict[str, int]]:
+    """The numbers of the rows whose texts can be used, and the others counted by kind; no picture is looked at."""
+    usable, left_out, number = array("i"), LeftOut(), 0
+    names = list(dict.fromkeys(name for name in (columns.caption, columns.short) if name))
+    for batch in rows.select_columns(names).with_format("arrow").iter(_BATCH):
+        for row in batch.to_pylist():
+            fault = text_fault(row, columns)
+            if fault is None:
+                usable.append(number)
+            else:
+                left_out.add(fault)
+            number += 1
+    return np.frombuffer(usable, np.int32), left_out.as_dict()
+
+
+def _pictures_of(rows: Any, column: str, usable: np.ndarray, root: Path) -> np.ndarray:
+    """A number for each row of `usable`, equal for equal pictures: those of one path, or of the same bytes."""
+    found = array("q")
+    for batch in rows.select_columns([column]).with_format("arrow").iter(_BATCH):
+        found.extend(_number_of(value, len(found) + place, root) for place, value in enumerate(batch.column(0)))
+    numbers = np.frombuffer(found, np.int64)[usable]
+    values, counts = np.unique(numbers, return_counts=True)
+    for place in np.flatnonzero(np.isin(numbers, values[counts > 1])):
+        value = rows[int(usable[place])][column]
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if isinstance(content, bytes):  # of one length and with the same ends: only now are they read whole
+            numbers[place] = hash(content)
+    return numbers
+
+
+def _number_of(value: Any, row: int, root: Path) -> int:
+    """A number of a picture that few others have: of its path, or of its bytes' length and ends."""
+    import pyarrow
+
+    content, path = value, None
+    if isinstance(value, pyarrow.StructScalar):
+        content, path = (value["bytes"], value["path"].as_py()) if value.is_valid else (None, None)
+    elif isinstance(value, pyarrow.StringScalar | pyarrow.LargeStringScalar):
+        content, path = None, value.as_py()
+    if content is not None and content.is_valid:
+        view = memoryview(content.as_buffer())
+        return hash((len(view), view[:_ENDS].tobytes(), view[-_ENDS:].tobytes()))
+    return hash(os.path.normpath(root / path)) if path else hash((row,))
 
 
 def read_saved(

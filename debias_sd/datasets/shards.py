@@ -1,6 +1,6 @@
 """WebDataset shards: tar archives in which `000123.jpg` and `000123.txt` (or `.json`) follow each other.
 
-Samples are addressed by number, through an index of the archives that is made once (56 bytes a sample, memory-mapped).
+Samples are addressed by number, through an index of the archives that is made once (84 bytes a sample, memory-mapped).
 A sequential reader would need less disk seeking, but which sample a process sees would then depend on the number of
 processes and workers, and a resumed run would have to read again up to its place. Here every process reads its own
 rows of one global batch, from any shard; `blocks` lets the order of an epoch stay within a few shards at a time, so
@@ -10,11 +10,7 @@ that the nodes of a cluster read the same archives at the same time. Archives mu
 from __future__ import annotations
 
 import glob
-import json
 import re
-import tarfile
-from collections import Counter
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,55 +18,70 @@ from typing import Any
 import numpy as np
 
 from debias_sd.datasets.columns import Columns, fold
-from debias_sd.datasets.folder import SUFFIXES
 from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
-from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE
+from debias_sd.datasets.listing import places_of
 from debias_sd.datasets.records import Piece, Pool, Record
+from debias_sd.datasets.shard_index import build_index
 from debias_sd.datasets.slices import FileSlices
+from debias_sd.text_files import decode_text, parse_json
 
-_VERSION = 1
-_NAME = 40  # bytes of a sample's name that the index keeps, the last ones
+_VERSION = 2
 _OPEN = 64  # archives that are kept open
-_INDEX = np.dtype(
-    [("shard", "<i4"), ("image", "<i8"), ("image_size", "<i4"), ("text", "<i8"), ("text_size", "<i4")]
-    + [("is_json", "?"), ("name", f"S{_NAME}")]
-)
 
 
 class Shards:
-    """The samples that have a picture and a text, shard by shard; `blocks` is the number of samples of each shard."""
+    """The samples that have a picture and a text, shard by shard; `blocks` is the number of samples of each shard.
+
+    A row of the index is a text with its picture; `text_size` is 0 where the captions are those of the JSON. Rows of
+    one picture stand together and are one record.
+    """
 
     name = "shards"
     expected: Pool | None = None
 
-    def __init__(self, paths: list[Path], index: np.ndarray, *, columns: Columns, left_out: dict[str, int]) -> None:
-        self.paths, self.left_out, self._index, self._columns = paths, left_out, index, columns
-        self.blocks = np.bincount(index["shard"], minlength=len(paths))
-        self._files: dict[int, FileSlices] = {}
+    def __init__(
+        self,
+        paths: list[Path],
+        index: np.ndarray,
+        *,
+        columns: Columns | None,
+        left_out: dict[str, int],
+        keys: list[str],
+    ) -> None:
+        self.paths, self.left_out, self.keys, self._index, self._columns = paths, left_out, keys, index, columns
+        first = np.ones(len(index), bool)
+        first[1:] = (index["shard"][1:] != index["shard"][:-1]) | (index["image"][1:] != index["image"][:-1])
+        starts = np.flatnonzero(first)
+        self._bounds = None if len(starts) == len(index) else np.append(starts, len(index)).astype(np.int32)
+        self.blocks = np.bincount(index["shard"][starts], minlength=len(paths))
+        self._files: dict[tuple[int, str], FileSlices] = {}
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._index) if self._bounds is None else len(self._bounds) - 1
 
     def __getitem__(self, index: int) -> Record:
-        row = self._index[index]
-        shard = int(row["shard"])
-        path, name = self.paths[shard], row["name"].decode("utf-8", "replace")
-        if shard not in self._files:
-            if len(self._files) == _OPEN:
-                self._files.clear()
-            self._files[shard] = FileSlices(path, self._index["text"], self._index["text_size"])
-        content = self._files[shard][index].decode("utf-8", "replace")
-        captions, short = self._texts_of(content) if row["is_json"] else ((fold(content),), None)
+        captions: dict[str, None] = {}
+        short = None
+        for place in places_of(self._bounds, index, len(self)):
+            row = self._index[place]
+            values = parse_json(self._text(place, "json")) if row["json_size"] else {}
+            texts = (fold(self._text(place, "text")),) if row["text_size"] else self._columns.text_of(values)
+            captions |= dict.fromkeys(texts)
+            short = short or (self._columns.short_of(values) if self._columns else None)
+        row = self._index[places_of(self._bounds, index, len(self))[0]]
+        path, name = self.paths[int(row["shard"])], row["name"].decode("utf-8", "replace")
         image = Piece(path, int(row["image"]), int(row["image_size"]), name)
-        return Record(f"{path.name}:{name}", image, captions, short)
+        return Record(f"{path.name}:{name}", image, tuple(captions), short)
 
-    def _texts_of(self, content: str) -> tuple[tuple[str, ...], str | None]:
-        """Captions and short caption of a sample's JSON; none where it is no object."""
-        try:
-            row = json.loads(content)
-        except ValueError:
-            return (), None
-        return (self._columns.text_of(row), self._columns.short_of(row)) if isinstance(row, dict) else ((), None)
+    def _text(self, place: int, member: str) -> str:
+        """The text file or the JSON of a row of the index."""
+        shard = int(self._index["shard"][place])
+        if (shard, member) not in self._files:
+            if len(self._files) >= _OPEN:
+                self._files.clear()
+            slices = FileSlices(self.paths[shard], self._index[member], self._index[f"{member}_size"])
+            self._files[shard, member] = slices
+        return decode_text(self._files[shard, member][place], self.paths[shard])
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_index": pack_array(self._index), "_files": {}}
@@ -85,14 +96,18 @@ def read_shards(
 ) -> Shards:
     """Open the archives that `pattern` names: a file, a folder, a glob, or `name-{000..123}.tar`.
 
-    The columns are the names in a sample's JSON, `caption` and `caption_short` unless others are given. ValueError when
-    there are none, or one is compressed, damaged or no archive.
+    The columns are names in a sample's JSON. A caption column that is named is read even where a `.txt` stands beside
+    the JSON. ValueError when there are no archives, or one is compressed, damaged or no archive, and when no JSON has
+    a named column.
     """
     paths = find_shards(str(pattern))
     times = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    index, notes = keep_index(paths[0], "samples", key=(_VERSION, *times), build=lambda: _build_index(paths))
-    columns = Columns("", caption_column or "caption", short_caption_column or "caption_short")
-    return Shards(paths, index, columns=columns, left_out=notes["left_out"])
+    given = (caption_column, short_caption_column)
+    index, notes = keep_index(
+        paths[0], "samples", key=(_VERSION, *given, *times), build=lambda: build_index(str(pattern), paths, *given)
+    )
+    columns = None if notes["columns"] is None else Columns(None, *notes["columns"])
+    return Shards(paths, index, columns=columns, left_out=notes["left_out"], keys=notes["keys"])
 
 
 def find_shards(pattern: str) -> list[Path]:
@@ -110,40 +125,3 @@ def find_shards(pattern: str) -> list[Path]:
     if missing or not paths:
         raise ValueError(f"shard {missing[0] if missing else pattern} does not exist; correct the pattern or copy it.")
     return paths
-
-
-def _build_index(paths: list[Path]) -> tuple[np.ndarray, dict[str, Any]]:
-    rows, left_out = [], Counter()
-    for number, path in enumerate(paths):
-        for name, members in _samples(path):
-            image = next((members[suffix] for suffix in SUFFIXES if suffix in members), None)
-            is_json = ".txt" not in members
-            text = members.get(".json") if is_json else members[".txt"]
-            if image is None or not text or not text[1]:
-                left_out[NO_PICTURE if image is None else NO_CAPTION] += 1
-            else:
-                rows.append((number, *image, *text, is_json, name.encode()[-_NAME:]))
-    return np.array(rows, _INDEX), {"left_out": dict(left_out)}
-
-
-def _samples(path: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
-    """Yield (name, suffix -> (start, size)) of the files that stand together and have one name up to its first dot."""
-    name, members = "", {}
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                folder, slash, file = member.name.rpartition("/")
-                stem, dot, suffix = file.partition(".")
-                if not member.isfile() or not dot:
-                    continue
-                if folder + slash + stem != name and members:
-                    yield name, members
-                    members = {}
-                name = folder + slash + stem
-                members[f".{suffix.lower()}"] = (member.offset_data, member.size)
-    except (tarfile.TarError, EOFError) as error:
-        raise ValueError(
-            f"shard {path} is no whole plain tar archive ({error}); unpack it if it is compressed, else copy it again."
-        ) from None
-    if members:
-        yield name, members

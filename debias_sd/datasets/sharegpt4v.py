@@ -1,14 +1,13 @@
 """ShareGPT4V: one JSON list of 1,246,901 records, 1.5 GB, with pictures of SAM, COCO and LLaVA's pre-training.
 
 `{"id", "image": "coco/train2017/1.jpg", "conversations": [{"from": "human", ...}, {"from": "gpt", "value": caption}]}`.
-The list is gone through once; after that an index of 25 bytes a record is memory-mapped, and a record is read from its
-place in the file. As Long-CLIP does, the first 1,000 records are held out of training (`sharegpt4v-1k`). Another list
-of this form, as LLaVA's trainers use, is read whole (`llava`).
+The list is gone through once; after that an index of 29 bytes a record is memory-mapped, and a record is read from its
+place in the file; rows of one picture are one record. As Long-CLIP does, the first 1,000 rows are held out of training
+(`sharegpt4v-1k`). Another list of this form, as LLaVA's trainers use, is read whole (`llava`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from hashlib import blake2b
@@ -17,37 +16,52 @@ from typing import Any
 
 import numpy as np
 
-from debias_sd.datasets.columns import fold
+from debias_sd.datasets.columns import SAMPLE, NoText, texts_of
 from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
-from debias_sd.datasets.json_list import scan_json_list
-from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, check_file
+from debias_sd.datasets.json_file import TURNS, check_form
+from debias_sd.datasets.json_list import scan_json
+from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, NOT_UTF8, check_file, group_rows, places_of
 from debias_sd.datasets.records import Pool, Record
 from debias_sd.datasets.slices import FileSlices
+from debias_sd.text_files import encoding_of_file, parse_json
 
 HELD_OUT = 1000
-_VERSION = 1
+_VERSION = 2
 PARTS = {"sharegpt4v": slice(HELD_OUT, None), "sharegpt4v-1k": slice(HELD_OUT), "llava": slice(None)}
-_STATES = (None, NO_CAPTION, BROKEN)
 _INDEX = np.dtype([("start", "<i8"), ("size", "<i4"), ("folder", "<i4"), ("name", "<u8"), ("state", "u1")])
 
 
 class ShareGpt4v:
-    """The records that can be used, in the order of the file."""
+    """The records that can be used, in the order of the file.
+
+    `chosen` [rows] are the rows of the list that count, record by record; `bounds` as in `listing.RowRecords`.
+    """
 
     def __init__(
-        self, name: str, path: Path, index: np.ndarray, *, chosen: np.ndarray, root: Path, left_out: dict[str, int]
+        self,
+        name: str,
+        path: Path,
+        index: np.ndarray,
+        *,
+        chosen: np.ndarray,
+        bounds: np.ndarray | None,
+        root: Path,
+        left_out: dict[str, int],
     ) -> None:
         self.name, self.path, self.root, self.left_out = name, path, root, left_out
         self.expected = Pool(HELD_OUT, HELD_OUT) if name == "sharegpt4v-1k" else None
-        self._index, self._chosen = index, chosen
+        self._index, self._chosen, self._bounds = index, chosen, bounds
+        self._encoding = encoding_of_file(path).name
         self._rows = FileSlices(path, index["start"], index["size"])
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return len(self._chosen) if self._bounds is None else len(self._bounds) - 1
 
     def __getitem__(self, index: int) -> Record:
-        row = json.loads(self._rows[int(self._chosen[index])])
-        return Record(row["image"], self.root / row["image"], (caption_of(row),))
+        places = self._chosen[list(places_of(self._bounds, index, len(self)))]
+        rows = [parse_json(self._rows[int(place)].decode(self._encoding)) for place in places]
+        captions = dict.fromkeys(text for row in rows for text in captions_of(row))
+        return Record(rows[0]["image"], self.root / rows[0]["image"], tuple(captions))
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker process maps the index itself: 4 bytes a record travel, not 29."""
@@ -59,16 +73,12 @@ class ShareGpt4v:
         self._rows = FileSlices(self.path, self._index["start"], self._index["size"])
 
 
-def caption_of(row: dict[str, Any]) -> str:
-    """The text of the first turn of `gpt`, line breaks as spaces; empty when there is none."""
-    return fold(_answer(row))
-
-
-def _answer(row: dict[str, Any]) -> str | None:
-    for turn in row["conversations"]:
+def captions_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """The text of the first turn of `gpt`, line breaks as spaces; none when there is none. NoText when it is none."""
+    for turn in row[TURNS]:
         if turn["from"] == "gpt":
-            return turn["value"]
-    return None
+            return texts_of(turn["value"])
+    return ()
 
 
 def read_sharegpt4v(
@@ -76,25 +86,29 @@ def read_sharegpt4v(
 ) -> ShareGpt4v:
     """Open the file; pictures lie relative to `image_root`, by default the file's folder.
 
-    `name` is one of PARTS: all but the first 1,000 records, these alone, or all. `skip_missing` leaves out, and counts
-    by the first part of their path (sam, coco, llava), the records whose picture is not there. ValueError when the
-    file is no whole list.
+    `name` is one of PARTS: all but the first 1,000 rows, these alone, or all. `skip_missing` leaves out, and counts
+    by the first part of their path (sam, coco, llava), the rows whose picture is not there. ValueError when the file
+    is no whole list, or has none of the keys.
     """
     path, part = Path(path), PARTS[name]
     check_file(path, what="ShareGPT4V's file")
     root = Path(image_root) if image_root is not None else path.parent
     index, notes = keep_index(path, "records", key=("sharegpt4v", _VERSION), build=lambda: _build_index(path))
     usable = index["state"] == 0
-    left_out = {reason: int((index["state"][part] == n).sum()) for n, reason in enumerate(_STATES) if reason}
+    left_out = {reason: int((index["state"][part] == n).sum()) for n, reason in enumerate(notes["kinds"], start=1)}
     if skip_missing:
         missing = usable & find_missing(path, root, index, notes["folders"])
         usable &= ~missing
         left_out |= _by_prefix(index["folder"][part][missing[part]], notes["folders"])
     chosen = np.arange(len(index), dtype=np.int32)[part][usable[part]]
+    # A number for each picture: folders are counted, names are hashes already.
+    pictures = index["name"][chosen] ^ (index["folder"][chosen].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    order, bounds = group_rows(pictures)
     if name == "sharegpt4v":
         left_out["held out"] = min(HELD_OUT, len(index))
     left_out = {reason: count for reason, count in left_out.items() if count}
-    return ShareGpt4v(name, path, index, chosen=chosen, root=root, left_out=left_out)
+    chosen = chosen if order is None else chosen[order]
+    return ShareGpt4v(name, path, index, chosen=chosen, bounds=bounds, root=root, left_out=left_out)
 
 
 def _by_prefix(folders: np.ndarray, names: list[str]) -> dict[str, int]:
@@ -106,37 +120,36 @@ def _by_prefix(folders: np.ndarray, names: list[str]) -> dict[str, int]:
 
 
 def _build_index(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Go through the whole list once: an `_INDEX` row a record, and the folders that its `folder` counts."""
-    blocks, rows, folders = [], [], {"": 0}
-    for start, size, row in scan_json_list(path):
-        folder, name, state = _describe(row)
-        rows.append((start, size, folders.setdefault(folder, len(folders)), name, state))
+    """Go through the whole list once: an `_INDEX` row a record, and the folders and kinds of fault that it counts."""
+    blocks, rows, folders, states, first = [], [], {"": 0}, {None: 0}, []
+    places: dict[str, str] = {}
+    for start, size, row, fault in scan_json(path):
+        if len(first) < SAMPLE:
+            first.append(row)
+        folder, name, state = _describe(row) if fault is None else ("", "", NOT_UTF8)
+        if fault is not None:
+            places.setdefault(NOT_UTF8, f" (first: byte {fault:,} of {path.name})")
+        number = states.setdefault(state, len(states))
+        rows.append((start, size, folders.setdefault(folder, len(folders)), _hash(name), number))
         if len(rows) == 1 << 16:
             blocks, rows = [*blocks, np.array(rows, _INDEX)], []
-    return np.concatenate([*blocks, np.array(rows, _INDEX)]), {"folders": list(folders)}
+    check_form(path, first, (TURNS,))
+    kinds = [kind + places.get(kind, "") for kind in states if kind]
+    return np.concatenate([*blocks, np.array(rows, _INDEX)]), {"folders": list(folders), "kinds": kinds}
 
 
-def _describe(row: Any) -> tuple[str, int, int]:
-    """Folder, hash of the file's name and state of a record that was parsed as Latin-1."""
+def _describe(row: Any) -> tuple[str, str, str | None]:
+    """Folder and name of a record's picture, and the kind of its fault or None."""
+    folder = file = ""
     try:
-        caption = _answer(row)
-        folder, _, file = row["image"].rpartition("/")
-        has_caption = caption is not None and not caption.isspace() and caption != ""
+        if row["image"] and not row["image"].endswith("/"):
+            folder, _, file = os.path.normpath(row["image"]).rpartition("/")
+            return folder, file, None if captions_of(row) else NO_CAPTION
+    except NoText as error:
+        return folder, file, str(error)
     except (TypeError, KeyError, AttributeError):  # no object, or a part of it is missing or of another type
-        return "", 0, _STATES.index(BROKEN)
-    if not file:
-        return "", 0, _STATES.index(BROKEN)
-    return _as_utf8(folder), _hash(_as_utf8(file)), 0 if has_caption else _STATES.index(NO_CAPTION)
-
-
-def _as_utf8(text: str) -> str:
-    """A text that was parsed as Latin-1 as it is meant: UTF-8, or escapes (\\u00e9), which parsing has undone."""
-    if text.isascii():
-        return text
-    try:
-        return text.encode("latin-1").decode("utf-8")
-    except UnicodeError:
-        return text
+        pass
+    return "", "", BROKEN
 
 
 def _hash(name: str) -> int:
@@ -169,5 +182,5 @@ def _time(folder: Path) -> int | None:
     """When the folder last changed, or None when it is not there."""
     try:
         return folder.stat().st_mtime_ns
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in a name
         return None

@@ -1,12 +1,13 @@
 """Tables with a heading: CSV and TSV, quotes and line breaks inside them included.
 
 open_clip's form is `filepath<TAB>title`; DeBias-CLIP's has filepath, title, summary and description. The separator is
-the one that the heading uses most, whatever the file's name says.
+the one that the heading uses most, whatever the file's name says. Rows of one picture are one record.
 """
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -15,7 +16,8 @@ from typing import Any
 
 from debias_sd.counts import count_of
 from debias_sd.datasets.columns import SAMPLE, choose_columns
-from debias_sd.datasets.listing import RowRecords, check_file, list_rows
+from debias_sd.datasets.listing import NOT_UTF8, Row, RowRecords, check_file, list_rows
+from debias_sd.text_files import NotText, encoding_of_file, read_lines
 
 SEPARATORS = ("\t", ",", ";", "|")
 _LONGEST_FIELD = 1 << 24  # csv's own limit of 128 KiB is below what some lists of captions need
@@ -37,60 +39,69 @@ def read_table(
     """
     path = Path(path)
     check_file(path, what="table")
-    separator = sniff_separator(path)
-    heading, first = read_heading(path, separator), [row for _, _, row in islice(_rows(path, separator), SAMPLE)]
+    separator, heading = read_heading(path)
+    encoding = encoding_of_file(path).name
+    first = [row.values for row in islice(_rows(path, separator, heading), SAMPLE)]
     # A table without rows still has a heading to name the columns by.
     columns = choose_columns(
-        first or [dict.fromkeys(heading)],
+        [dict.fromkeys(heading), *first],
         subject=f"table {path}",
         image=image_column,
         caption=caption_column,
         short=short_caption_column,
     )
     root = Path(image_root) if image_root is not None else path.parent
-    parse = partial(_parse, heading=heading, separator=separator)
-    rows = _rows(path, separator)
+    parse = partial(_parse, heading=heading, separator=separator, encoding=encoding)
+    rows = _rows(path, separator, heading)
     return list_rows(name, path, rows, parse=parse, columns=columns, root=root, skip_missing=skip_missing)
 
 
-def sniff_separator(path: Path) -> str:
-    """The separator that occurs most in the heading; a tab before a comma where they are equal."""
-    with path.open("rb") as file:
-        heading = file.readline().decode("utf-8-sig", "replace")
-    return max(SEPARATORS, key=heading.count)
+def read_heading(path: Path) -> tuple[str, list[str]]:
+    """The separator, which is the one that the heading uses most, a tab before a comma, and the columns' names.
 
-
-def read_heading(path: Path, separator: str) -> list[str]:
-    """The names of the columns; ValueError when a file has no heading."""
-    with path.open("rb") as file:
-        names = next(csv.reader([file.readline().decode("utf-8-sig", "replace")], delimiter=separator), [])
-    names = [name.strip() for name in names]
+    ValueError when a file has no heading, or names two columns alike.
+    """
+    line, fault = next(((line, fault) for _, _, line, fault in read_lines(path)), ("", None))
+    if fault is not None:
+        raise NotText(path, fault)
+    separator = max(SEPARATORS, key=line.count)
+    csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error as error:
+        raise ValueError(f"the heading of table {path} cannot be read ({error}); correct it.") from None
     if not any(names):
         raise ValueError(f"table {path} has no heading; write the names of the columns on its first line.")
-    return names
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise ValueError(
+            f"table {path} has {count_of(names.count(twice[0]), 'column')} named {twice[0]!r}; rename one."
+        )
+    return separator, names
 
 
-def _rows(path: Path, separator: str) -> Iterator[tuple[int, int, Mapping[str, str]]]:
-    """Yield (start, size, row) of every row that is not blank. A row with line breaks in quotes spans several lines."""
+def _rows(path: Path, separator: str, heading: list[str]) -> Iterator[Row]:
+    """Yield every row that is not blank. A row with line breaks in quotes spans several lines."""
     csv.field_size_limit(_LONGEST_FIELD)
-    heading, position = read_heading(path, separator), 0
+    position, fault = encoding_of_file(path).mark, None
 
     def lines() -> Iterator[str]:
-        nonlocal position
-        with path.open("rb") as file:
-            for line in file:
-                position += len(line)
-                yield _decode(line, path)
+        nonlocal position, fault
+        for start, size, line, bad in read_lines(path):
+            position, fault = start + size, bad if fault is None else fault
+            yield line
 
     reader = csv.reader(lines(), delimiter=separator)
     try:
         next(reader, None)
-        start = position
+        start, fault = position, None
         for fields in reader:
             if any(fields):
                 _check_width(fields, heading, path, reader.line_num)
-                yield start, position - start, dict(zip(heading, fields, strict=True))
-            start = position
+                place = None if fault is None else f"byte {fault:,} of {path.name}"
+                values = dict(zip(heading, fields, strict=True))
+                yield Row(start, position - start, values, None if place is None else NOT_UTF8, place)
+            start, fault = position, None
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num} of {path} is no row of a table ({error}); correct it.") from None
 
@@ -103,15 +114,8 @@ def _check_width(fields: list[str], heading: list[str], path: Path, line: int) -
         )
 
 
-def _decode(line: bytes, path: Path) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"table {path} is not UTF-8 text; save it as UTF-8.") from None
-
-
-def _parse(content: bytes, *, heading: list[str], separator: str) -> Mapping[str, Any]:
+def _parse(content: bytes, *, heading: list[str], separator: str, encoding: str) -> Mapping[str, Any]:
     """The row in `content`, as `_rows` gave it."""
     csv.field_size_limit(_LONGEST_FIELD)
-    fields = next(csv.reader([content.decode("utf-8")], delimiter=separator))
+    fields = next(csv.reader([content.decode(encoding)], delimiter=separator))
     return dict(zip(heading, fields, strict=True))

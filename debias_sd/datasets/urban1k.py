@@ -6,11 +6,11 @@ to 1,000 in every published table.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
-from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, find_place
+from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut, find_place
 from debias_sd.datasets.records import ListedRecords, Pool, Record
+from debias_sd.text_files import NotText, read_text
 
 POOL = Pool(1000, 1000)
 
@@ -21,16 +21,13 @@ def read_urban1k(root: str | Path, *, image_root: str | Path | None = None) -> L
     images = Path(image_root) if image_root is not None else captions.parent / "image"
     texts = {path.stem: path for path in captions.glob("*.txt")}
     pictures = {path.stem: path for path in images.glob("*.jpg")}
-    left_out = +Counter(
-        {NO_PICTURE: len(texts.keys() - pictures.keys()), NO_CAPTION: len(pictures.keys() - texts.keys())}
-    )
-    records = tuple(
-        Record(stem, pictures[stem], (_first_line(texts[stem]),))
-        for stem in sorted(texts.keys() & pictures.keys(), key=lambda stem: (len(stem), stem))
-    )
-    return ListedRecords("urban1k", records, POOL, dict(left_out))
-
-
-def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().strip()
+    left_out = LeftOut()
+    left_out.add(NO_PICTURE, count=len(texts.keys() - pictures.keys()))
+    left_out.add(NO_CAPTION, count=len(pictures.keys() - texts.keys()))
+    records = []
+    for stem in sorted(texts.keys() & pictures.keys(), key=lambda stem: (len(stem), stem)):
+        try:
+            records.append(Record(stem, pictures[stem], (read_text(texts[stem]).partition("\n")[0].strip(),)))
+        except NotText as fault:
+            left_out.add(NOT_UTF8, fault.place)
+    return ListedRecords("urban1k", tuple(records), POOL, left_out.as_dict())

@@ -4,17 +4,19 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import diffusers
 from diffusers import DiffusionPipeline
 from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError, safe_open
 
 from debias_sd.encoder_folder import HUB_ID, embedded_folder
-from debias_sd.pipelines.families import Family, Slot, family_of
-from debias_sd.pipelines.single_file import LOADING_FAULTS, load_single_file
-from debias_sd.pipelines.variants import only_variant
+from debias_sd.pipelines.families import INSTEAD_OF_MODULAR, Family, Slot, family_of
+from debias_sd.pipelines.options import FROM_PRETRAINED, check_known, hub_options
+from debias_sd.pipelines.single_file import load_single_file
+from debias_sd.weight_files import check_weights, only_variant, plain_values
 
+MODULAR = "modular_model_index.json"
 EMBEDDED_BASE = "stable-diffusion"
-LONGEST_REASON = 160  # characters of diffusers' own words
 
 
 @dataclass(frozen=True)
@@ -26,28 +28,31 @@ class Base:
     family: Family | None
     options: dict[str, object]
 
-    def width_of(self, slot: Slot) -> int | None:
-        """Return the width of the base's own encoder in `slot`, from its config alone; None when it does not say."""
+    def sizes_of(self, slot: Slot) -> tuple[int | None, int | None]:
+        """Return width and layers of the base's own encoder in `slot`, from its config; None where it is not said."""
         try:
             path = Path(self.name, slot.encoder, "config.json")
             if not Path(self.name).is_dir():
-                path = Path(hf_hub_download(self.name, f"{slot.encoder}/config.json", **_hub_options(self.options)))
-            width = json.loads(path.read_text(encoding="utf-8"))["hidden_size"]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return width if isinstance(width, int) else None
+                path = Path(hf_hub_download(self.name, f"{slot.encoder}/config.json", **hub_options(self.options)))
+            config = json.loads(path.read_text(encoding="utf-8"))
+            width, layers = (config.get(name) for name in ("hidden_size", "num_hidden_layers"))
+        except (OSError, ValueError, AttributeError):
+            return None, None
+        return width if isinstance(width, int) else None, layers if isinstance(layers, int) else None
 
     def load(self) -> DiffusionPipeline:
         """Return the pipeline as diffusers loads it; ValueError with one sentence for every fault."""
         if self.family is None:
             return load_single_file(Path(self.name), self.options)
         try:
-            return DiffusionPipeline.from_pretrained(self.name, **self.options)
-        except LOADING_FAULTS as error:
+            with plain_values():
+                return DiffusionPipeline.from_pretrained(self.name, **self.options)
+        except Exception as error:  # whatever diffusers, transformers, torch and pickle raise
             for slot in self.family.clip_slots:
                 name = f"{slot.encoder} of base {self.name}"
                 _check_edited(self.folder / slot.encoder, name=name)
                 _check_whole(self.folder / slot.encoder, name=name)
+            _check_files(self.folder, name=self.name)
             raise _base_fault(self.name, error) from error
 
 
@@ -65,6 +70,8 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
     source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
     if source.is_file():
         return Base(str(source), None, None, options)
+    if source.is_dir() and (source / MODULAR).is_file() and not (source / "model_index.json").is_file():
+        raise ValueError(f"base {source} is a pipeline of Modular Diffusers; {INSTEAD_OF_MODULAR}.")
     if source.is_dir() and not (source / "model_index.json").is_file():
         raise ValueError(f"base {source} has no model_index.json; give the folder of a whole pipeline.")
     if not source.is_dir() and (not HUB_ID.fullmatch(str(base)) or source.parent.is_dir()):
@@ -73,7 +80,7 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
         )
     name = str(source if source.is_dir() else base)
     try:
-        found = source if source.is_dir() else hf_hub_download(name, "model_index.json", **_hub_options(options))
+        found = source if source.is_dir() else hf_hub_download(name, "model_index.json", **hub_options(options))
         folder = source if source.is_dir() else Path(found).parent
         index = DiffusionPipeline.load_config(folder)
     except (OSError, SafetensorError) as error:
@@ -82,13 +89,11 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
         raise ValueError(f"model_index.json of base {name} is not a JSON object; copy the folder again.")
     parts = index | {key: value for key, value in options.items() if key in index}
     family = family_of(parts, str(index.get("_class_name", name)))
+    kind = None if "custom_pipeline" in options else getattr(diffusers, str(index.get("_class_name")), None)
+    check_known(options, FROM_PRETRAINED, kind=kind)
     if source.is_dir():
         options = only_variant(source / family.denoiser) | options
     return Base(name, folder, family, options)
-
-
-def _hub_options(options: dict[str, object]) -> dict[str, object]:
-    return {key: options[key] for key in ("revision", "cache_dir", "token") if key in options}
 
 
 def _check_edited(folder: Path, *, name: str) -> None:
@@ -117,6 +122,15 @@ def _check_whole(folder: Path, *, name: str) -> None:
         )
 
 
+def _check_files(folder: Path, *, name: str) -> None:
+    """Raise ValueError, with the file's own fault, when a file of weights in the pipeline's folder cannot be read."""
+    for path in sorted(one for suffix in ("safetensors", "bin") for one in folder.glob(f"*/*.{suffix}")):
+        try:
+            check_weights(path)
+        except ValueError as error:
+            raise ValueError(f"base {name} is damaged or incomplete: {error}") from error
+
+
 def _base_fault(name: str, error: Exception) -> ValueError:
     if not Path(name).is_dir():
         return ValueError(
@@ -124,8 +138,6 @@ def _base_fault(name: str, error: Exception) -> ValueError:
             "copy it again, or see HF_HUB_OFFLINE."
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    shown = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..."
-    return ValueError(
-        f"base {name} is damaged or incomplete ({shown}), or an option is none for it; copy it again, or correct the "
-        "option."
-    )
+    if "trust_remote_code" in reason:
+        return ValueError(f"base {name} has code of its own, which is run only where you say so ({reason}).")
+    return ValueError(f"base {name} is damaged or incomplete ({reason}), or an option is none for it.")

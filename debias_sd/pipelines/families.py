@@ -7,6 +7,10 @@ family share its text encoders. What each one gives was read from diffusers' own
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Its blocks read the prompt by code of their own, which `encode_prompt` would have to follow one by one.
+INSTEAD_OF_MODULAR = (
+    "these are not supported yet; load the same model by DiffusionPipeline.from_pretrained() or load_debias_pipeline()"
+)
 _CLIP = "CLIPTextModel"
 _CLIP_PROJECTED = "CLIPTextModelWithProjection"
 _T5 = "T5EncoderModel"
@@ -105,6 +109,8 @@ def family_of(components: Mapping[str, object], name: str) -> Family:
 
 def family_of_pipeline(pipe: object) -> Family:
     """Return the family of a loaded pipeline; ValueError with one sentence for another family, and for no pipeline."""
+    if any(kind.__name__ == "ModularPipeline" for kind in type(pipe).__mro__):
+        raise ValueError(f"{type(pipe).__name__} is a pipeline of Modular Diffusers; {INSTEAD_OF_MODULAR}.")
     components = getattr(pipe, "components", None)
     if not isinstance(components, Mapping):
         raise ValueError(

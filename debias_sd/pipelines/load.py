@@ -7,26 +7,21 @@ CLIP encoder must read as many tokens as the first, because SDXL and Stable Diff
 """
 
 import copy
-import difflib
 from pathlib import Path
+from typing import Any  # of pipelines: type checkers see diffusers' own class as a placeholder that cannot be called
 
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import check_kind, find_encoder_folder, read_tokenizer, read_width
+from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_config, read_tokenizer
 from debias_sd.pipelines.base import Base, find_base
-from debias_sd.pipelines.clip_skip import allow_clip_skip
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
-from debias_sd.pipelines.slots import (
-    Place,
-    check_pair,
-    check_vocabulary,
-    check_width,
-    fill_given,
-    fill_stretched,
-)
+from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_vocabulary, check_width
+from debias_sd.pipelines.options import check_own, hub_options
+from debias_sd.pipelines.replaced import sketch, warn_of_replaced
+from debias_sd.pipelines.slots import ORIGIN, Place, fill_given, fill_stretched, own_parts
 from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
@@ -43,7 +38,7 @@ def load_debias_pipeline(
     min_positions: int = POSITIONS,
     xformers: bool = False,
     **options: object,
-) -> DiffusionPipeline:
+) -> Any:
     """Return the base pipeline with text encoders that read 248 tokens.
 
     Args:
@@ -57,20 +52,27 @@ def load_debias_pipeline(
         min_positions: the shortest encoder to accept.
         xformers: use its attention in the UNet.
         options: for diffusers' `from_pretrained` or, of a single file, `from_single_file`: `variant` (found out in a
-            folder that has only one), `config`, parts.
+            folder that has only one), `config`, parts; other names are refused. `token`, `revision`, `cache_dir`,
+            `local_files_only` and `force_download` are for base and encoders alike, `subfolder` is that of the encoders
+            in their folder or repository; for others of each, `load_encoder()` takes them too.
 
     At its peak it holds one text encoder more than diffusers would. Raises ValueError with one sentence when a part is
     missing or does not fit.
     """
     if encoder is None and base is None:
         encoder = "debias"
-    _check_options(options, options.get("dtype", torch_dtype))
+    subfolder = options.pop("subfolder", None)
+    check_own(options, options.get("dtype", torch_dtype))
     if xformers:
         check_xformers()
     keeps = isinstance(encoder, str | Path) and str(encoder) == "base"
     if keeps and encoder_2 is not None:
         raise ValueError("encoder='base' leaves the pipeline as it is, so encoder_2 has no place; give an encoder.")
-    sources = {"text_encoder": None if keeps else _found(encoder), "text_encoder_2": _found(encoder_2)}
+    where = hub_options(options) | {"subfolder": subfolder}
+    named = {"text_encoder": None if keeps else encoder, "text_encoder_2": encoder_2}
+    sources = {slot: _found(source, **where) for slot, source in named.items()}
+    if subfolder is not None and not any(_is_folder(source) for source in named.values()):
+        raise ValueError("subfolder is that of an encoder in a folder or on the hub, and none is given; leave it out.")
     found = find_base(base, {"dtype": torch_dtype or torch.float32} | options)
     if found.family is not None and not keeps:
         _check_before_loading(found, _wanted(found.family, sources, name=found.name))
@@ -79,23 +81,24 @@ def load_debias_pipeline(
     if keeps:
         for slot in family.clip_slots:
             check_pair(slot, pipe.components, name=f"base {found.name}")
+            pipe.register_modules(**own_parts(slot, pipe.components, shared=options.keys()))
     else:
         wanted = _wanted(family, sources, name=found.name)
-        pipe = _swapped(pipe, wanted, ours=frozenset(pipe.components) - options.keys(), min_positions=min_positions)
-    if family.name == "Stable Diffusion":
-        allow_clip_skip(pipe.text_encoder)
+        ours = frozenset(pipe.components) - options.keys()
+        variant = options.get("variant")
+        pipe = _swapped(pipe, wanted, ours=ours, min_positions=min_positions, variant=variant)
     if xformers:
         use_xformers(pipe)
     return pipe
 
 
 def with_text_encoder(
-    pipe: DiffusionPipeline,
+    pipe: Any,
     encoder: Source | None = None,
     *,
     encoder_2: Source | None = None,
     min_positions: int = POSITIONS,
-) -> DiffusionPipeline:
+) -> Any:
     """Return a new pipeline of the same class that shares all parts of `pipe` but text encoders, tokenizers, scheduler.
 
     `pipe` is left as it is, and so are the encoders given. Each encoder takes over the dtype and device of the one it
@@ -116,8 +119,6 @@ def with_text_encoder(
     swapped = _swapped(pipe, wanted, ours=frozenset(), min_positions=min_positions)
     # A scheduler keeps the state of a run: two pipelines that share one cannot run side by side.
     swapped.register_modules(scheduler=copy.deepcopy(pipe.scheduler))
-    if family.name == "Stable Diffusion":
-        allow_clip_skip(swapped.text_encoder)
     return swapped
 
 
@@ -126,8 +127,8 @@ def hide_loading_bars() -> None:
     disable_progress_bar()
 
 
-def _found(source: Source | None) -> Source | None:
-    """Return `source` with a name, id or path as its local folder."""
+def _found(source: Source | None, **where: object) -> Source | None:
+    """Return `source` with a name, id or path as its local folder; `where` as for `find_encoder_folder`."""
     if source is None or isinstance(source, TextEncoder) or str(source) == STRETCHED:
         return source
     if not isinstance(source, str | Path):
@@ -135,7 +136,11 @@ def _found(source: Source | None) -> Source | None:
             f"an encoder is of type {type(source).__name__}, allowed are a folder, a hub id or a TextEncoder, which "
             "has the tokenizer too; give one, or TextEncoder(model, tokenizer)."
         )
-    return find_encoder_folder(source)
+    return find_encoder_folder(source, **where)
+
+
+def _is_folder(source: Source | None) -> bool:
+    return isinstance(source, str | Path) and str(source) not in (*EMBEDDED, STRETCHED)
 
 
 def _wanted(family: Family, sources: dict[str, Source | None], *, name: str) -> dict[Slot, Source]:
@@ -164,28 +169,17 @@ def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
         twice = sorted({slot.encoder, slot.tokenizer} & base.options.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given as an option and through encoder= too; give one of the two.")
-        if not isinstance(source, TextEncoder):
-            check_kind(source)
+        if isinstance(source, TextEncoder):
+            given = source.model.config
+            check_plain(source.model, name="the encoder")
+        else:
+            given = read_config(source)  # first: the tokenizer of another family would be called damaged
             read_tokenizer(source)
-        need = base.width_of(slot)
-        if need is not None:
-            check_width(slot, source.width if isinstance(source, TextEncoder) else read_width(source), need=need)
-
-
-def _check_options(options: dict[str, object], dtype: object) -> None:
-    """Raise ValueError for what diffusers passes over with a line in its log: misspelt names, dtypes that are none."""
-    own = ("encoder", "encoder_2", "torch_dtype", "min_positions", "xformers")
-    for name in options:
-        close = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
-        if close:
-            raise ValueError(f"{name} is no option of load_debias_pipeline(); did you mean {close[0]}?")
-    found = list(dtype.values()) if isinstance(dtype, dict) else [dtype or torch.float32]
-    for one in found:
-        if one not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-            raise ValueError(
-                f"torch_dtype is {one!r}, allowed are torch.float32, torch.float16 and torch.bfloat16; give one, or "
-                "load quantised parts with diffusers and give them as options."
-            )
+        width, layers = base.sizes_of(slot)
+        if width is not None:
+            check_width(slot, given.hidden_size, need=width)
+        if layers is not None:
+            check_layers(slot, given.num_hidden_layers, need=layers)
 
 
 def _check_in_place(pipe: DiffusionPipeline) -> None:
@@ -200,7 +194,12 @@ def _check_in_place(pipe: DiffusionPipeline) -> None:
 
 
 def _swapped(
-    pipe: DiffusionPipeline, wanted: dict[Slot, Source], *, ours: frozenset[str], min_positions: int
+    pipe: DiffusionPipeline,
+    wanted: dict[Slot, Source],
+    *,
+    ours: frozenset[str],
+    min_positions: int,
+    variant: str | None = None,
 ) -> DiffusionPipeline:
     """Return a shallow copy of `pipe` with `wanted` in its slots.
 
@@ -209,13 +208,16 @@ def _swapped(
     name, new, positions = type(pipe).__name__, {}, POSITIONS
     result = pipe if ours else copy.copy(pipe)
     given = {slot: source for slot, source in wanted.items() if str(source) != STRETCHED}
+    replaced = {}
     for slot, source in given.items():
         check_vocabulary(slot, pipe.components, name=name)
         _check_adapters(slot, pipe.components)
         place = Place.of(slot, pipe.components)
+        is_own = getattr(pipe.components[slot.encoder].config, ORIGIN, "base") != "given"
+        own = sketch(pipe.components[slot.encoder]) if is_own else {}
         if slot.encoder in ours:  # freed before the new one is loaded
             pipe.register_modules(**{slot.encoder: None})
-        encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source)
+        encoder = source if isinstance(source, TextEncoder) else TextEncoder.load(source, variant=variant)
         _check_positions(encoder.positions, min_positions=min_positions)
         if new and encoder.positions != positions:
             raise ValueError(
@@ -224,9 +226,11 @@ def _swapped(
             )
         positions = encoder.positions
         new[slot.encoder], new[slot.tokenizer] = fill_given(place, encoder)
+        replaced[slot] = (own, encoder)
     for slot in wanted.keys() - given.keys():
         filled = fill_stretched(slot, pipe.components, positions=positions, in_place=slot.encoder in ours, name=name)
         new[slot.encoder], new[slot.tokenizer] = filled
+    warn_of_replaced(replaced, name=name, base=getattr(pipe, "name_or_path", None))
     result.register_modules(**new)
     if "tokenizer_max_length" in vars(result):  # Stable Diffusion 3 and FLUX keep it from the first tokenizer
         result.tokenizer_max_length = positions

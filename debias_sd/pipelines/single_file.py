@@ -7,7 +7,10 @@ that is a whole pipeline's folder, or as an option.
 
 import pickle
 import re
-from collections.abc import Collection
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -15,13 +18,24 @@ import diffusers
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from debias_sd.pipelines.variants import only_variant
+from debias_sd.pipelines.options import FROM_SINGLE_FILE, check_known
+from debias_sd.weight_files import (
+    SAFETENSORS,
+    TORCHSCRIPT,
+    kind_of,
+    load_pickle,
+    only_variant,
+    plain_values,
+    read_safetensors,
+)
 
-FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 # What diffusers and transformers raise for files and folders whose parts are damaged or do not fit together.
-LOADING_FAULTS = (OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError)
+LOADING_FAULTS = (
+    OSError, SafetensorError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError, EOFError,
+    pickle.UnpicklingError,
+)  # fmt: skip
 # A single file does not name its pipeline; diffusers tells what model it is from its tensors.
 _CLASSES = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5": "StableDiffusionPipeline",
@@ -60,13 +74,15 @@ def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipelin
 
     `options` are those of diffusers' `from_single_file`: `dtype`, `config` (a hub id or a local folder), parts.
     """
-    if path.suffix.lower() not in FILES:
-        raise ValueError(f"base {path} is no checkpoint file ({', '.join(FILES)}); give a folder, a hub id or a file.")
+    try:
+        content = kind_of(path)
+        shapes = _shapes(path, content)
+    except ValueError as error:
+        raise _unreadable(path, error) from error
     if isinstance(options.get("dtype"), dict):
         raise ValueError("torch_dtype by parts is for bases in folders; give one dtype for a single file.")
     config = options.get("config")
     folder = Path(str(config)) if config is not None and Path(str(config)).is_dir() else None
-    shapes = _checked_shapes(path)
     kind = _kind(path, shapes, folder)
     loader = getattr(getattr(diffusers, kind, None), "from_single_file", None)
     if loader is None:
@@ -74,22 +90,36 @@ def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipelin
             f"base {path} is a checkpoint of {kind}, supported are those of Stable Diffusion 1.x, 2.x, XL with its "
             "refiner, 3 and FLUX; give one of these, or config= the folder of its pipeline."
         )
+    check_known(options, FROM_SINGLE_FILE, kind=getattr(diffusers, kind))
     try:
         if folder is not None:
             options = _parts_beside(folder, shapes, options) | options | {"config": str(folder)}
-        pipe = loader(str(path), **options)
+        with _named_by_content(path, content) as named, plain_values():
+            pipe = loader(str(named), **options)
     except SingleFileComponentError as error:
         raise _lacking(path, str(error)) from error
     except LOADING_FAULTS as error:
+        reason = " ".join(str(error).split())
         raise ValueError(
             f"base {path} cannot be loaded as a {kind} ({type(error).__name__}); check the file, and without a network "
-            "give config= the folder of a pipeline of this kind, and as options the parts that the file lacks."
+            "give config= the folder of a pipeline of this kind, and as options the parts that the file lacks; "
+            f"diffusers says: {reason}"
         ) from error
     # diffusers (0.42) leaves the T5 of such a file in training mode: its dropout makes other states in every call.
     for name, part in pipe.components.items():
         if isinstance(part, torch.nn.Module) and name not in options:
             part.eval()
     return pipe
+
+
+def _unreadable(path: Path, error: ValueError) -> ValueError:
+    """Return the sentence for a file that is no checkpoint, by its own fault."""
+    cause = error.__cause__
+    if isinstance(cause, pickle.UnpicklingError):
+        what = "is damaged, or a pickle with more in it than tensors, which is not run"
+    else:
+        what = "is damaged or no checkpoint" if cause or "empty" in str(error) else "is no checkpoint file"
+    return ValueError(f"base {path} {what}" + (f" ({type(cause).__name__})" if cause else "") + f": {error}")
 
 
 def _kind(path: Path, shapes: dict[str, torch.Tensor], folder: Path | None) -> str:
@@ -136,27 +166,31 @@ def _lacking(path: Path, message: str) -> ValueError:
     )
 
 
-def _checked_shapes(path: Path) -> dict[str, torch.Tensor]:
+def _shapes(path: Path, kind: str) -> dict[str, torch.Tensor]:
     """Return the file's tensors without their numbers; ValueError with one sentence when it cannot be read."""
-    try:
-        return _shapes(path)
-    except (*LOADING_FAULTS, EOFError, pickle.UnpicklingError) as error:
-        what = "is damaged or no checkpoint"
-        if isinstance(error, pickle.UnpicklingError):
-            what = "is damaged, or a pickle with more in it than tensors, which is not run"
-        raise ValueError(
-            f"base {path} {what} ({type(error).__name__}); copy it again, or give a .safetensors."
-        ) from error
-
-
-def _shapes(path: Path) -> dict[str, torch.Tensor]:
-    if path.suffix.lower() == ".safetensors":
-        with safe_open(path, framework="pt") as file:
-            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}
-        return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
-    content = torch.load(path, map_location="meta", weights_only=True)
-    while isinstance(content, dict) and "state_dict" in content:
+    if kind == SAFETENSORS:
+        return read_safetensors(path, meta=True)
+    if kind == TORCHSCRIPT:
+        raise ValueError(f"{path} is a TorchScript archive, no pipeline's checkpoint; give a .safetensors or .ckpt.")
+    content = load_pickle(path, kind=kind, device="meta")
+    while isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):
-        raise TypeError("no state dict")
-    return content
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict; save model.state_dict().")
+    return {str(name): tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)}
+
+
+@contextmanager
+def _named_by_content(path: Path, kind: str) -> Iterator[Path]:
+    """Give the file a name by which diffusers, which goes by the suffix, reads it as what it is, while it does."""
+    suffix = ".safetensors" if kind == SAFETENSORS else ".ckpt"
+    if (path.suffix == ".safetensors") == (kind == SAFETENSORS) and path.suffix != ".gguf":
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        link = Path(scratch, path.stem + suffix)
+        try:
+            link.symlink_to(path.resolve())
+        except OSError:  # Windows lets only some users make one
+            shutil.copyfile(path, link)
+        yield link

@@ -6,8 +6,7 @@ comes back as a structure of its own around the same weights, and only the posit
 """
 
 import copy
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +16,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedT
 
 from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower, uncompiled
 from debias_sd.pipelines.families import Slot, family_of_pipeline
+from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_width, check_words, why_not_plain
+from debias_sd.pipelines.stand_ins import allow_clip_skip, allow_threads
 from debias_sd.positions import KEEP
 from debias_sd.tokens import spell_out_special_tokens
 
@@ -47,6 +48,7 @@ class Place:
 
     slot: Slot
     width: int
+    layers: int
     projection: Tensor | None  # [projection width, width] where the slot's pooled vector is projected
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
@@ -57,7 +59,11 @@ class Place:
         """Read the place from a pipeline's components; ValueError when its tokenizer and encoder do not fit."""
         model, tokenizer = components[slot.encoder], components[slot.tokenizer]
         projection = model.text_projection.weight.detach() if slot.pooled == "projected" else None
-        return cls(slot, model.config.hidden_size, projection, tokenizer, device=model.device, dtype=model.dtype)
+        config = model.config
+        return cls(
+            slot, config.hidden_size, config.num_hidden_layers, projection, tokenizer,
+            device=model.device, dtype=model.dtype,
+        )  # fmt: skip
 
 
 def describe_encoders(pipe: object) -> list[EncoderRow]:
@@ -82,48 +88,29 @@ def describe_encoders(pipe: object) -> list[EncoderRow]:
     return rows
 
 
-def check_pair(slot: Slot, components: Mapping[str, object], *, name: str) -> None:
-    """Raise ValueError unless the CLIP encoder and the tokenizer in `slot` of pipeline `name` belong together."""
-    check_vocabulary(slot, components, name=name)
-    reads = components[slot.tokenizer].model_max_length
-    positions = text_tower(components[slot.encoder]).embeddings.position_embedding.num_embeddings
-    if reads > 1_000_000:
-        raise ValueError(
-            f"the {slot.tokenizer} of {name} has no model_max_length, so it has no window; write "
-            f'"model_max_length": {positions} into its tokenizer_config.json.'
-        )
-    if reads != positions:
-        raise ValueError(
-            f"the {slot.tokenizer} of {name} reads {reads} tokens and its {slot.encoder} {positions}; give both from "
-            "one folder, or load with load_debias_pipeline(base, encoder), which swaps both."
-        )
-
-
-def check_vocabulary(slot: Slot, components: Mapping[str, object], *, name: str) -> None:
-    """Raise ValueError unless the CLIP encoder in `slot` of pipeline `name` has a vector for each of its tokens."""
-    tokens = len(components[slot.tokenizer])
-    vectors = text_tower(components[slot.encoder]).embeddings.token_embedding.num_embeddings
-    if tokens != vectors:  # without its files, transformers gives a tokenizer of two tokens
-        raise ValueError(
-            f"the {slot.tokenizer} of {name} has {tokens} tokens and its {slot.encoder} {vectors}; copy the whole "
-            "tokenizer folder again, or give both from one folder."
-        )
-
-
 def fill_given(place: Place, encoder: TextEncoder) -> Filling:
     """Return the model and tokenizer of `encoder` as `place` needs them: its class, dtype, device and pads.
 
     The weights are shared with `encoder` where dtype and device allow it. Raises ValueError when it does not fit.
     """
     encoder.check()
+    check_plain(encoder.model, name="the encoder")
     check_width(place.slot, encoder.width, need=place.width)
-    tokenizer = _padded_like(encoder.tokenizer, place)
-    model = shared_copy(encoder.model).to(device=place.device, dtype=place.dtype)
+    check_layers(place.slot, encoder.layers, need=place.layers)
+    check_words(place.slot, encoder.tokenizer, own=place.tokenizer)
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer.pad_token = place.tokenizer.pad_token
+    spell_out_special_tokens(tokenizer)
+    model = shared_copy(encoder.model)
+    if place.layers < encoder.layers:  # the norm behind the last layer stays: it is in front of what the slot reads
+        model.encoder.layers = model.encoder.layers[: place.layers]
+        model.config.num_hidden_layers = place.layers
+    model = model.to(device=place.device, dtype=place.dtype)
     model.config.pad_token_id = tokenizer.pad_token_id
     if place.projection is not None:
         model = _with_projection(model, _projection_for(place, encoder).to(device=place.device, dtype=place.dtype))
     setattr(model.config, ORIGIN, "given")
-    return model, tokenizer
+    return _ready(model, tokenizer)
 
 
 def fill_stretched(
@@ -136,13 +123,14 @@ def fill_stretched(
     """
     check_pair(slot, components, name=name)
     model, tokenizer = uncompiled(components[slot.encoder]), components[slot.tokenizer]
+    check_plain(model, name=f"the {slot.encoder} of {name}")
     own = tokenizer.model_max_length
     tokenizer = copy.deepcopy(tokenizer)
     spell_out_special_tokens(tokenizer)
     if not in_place:
         model = shared_copy(model)
     if own == positions:
-        return model, tokenizer
+        return _ready(model, tokenizer)
     factor, rest = divmod(positions - KEEP, own - KEEP)
     if rest or factor < 1:
         raise ValueError(
@@ -153,6 +141,28 @@ def fill_stretched(
     tokenizer.model_max_length = positions
     _name_special_tokens(model, tokenizer)
     setattr(model.config, ORIGIN, "stretched")
+    return _ready(model, tokenizer)
+
+
+def own_parts(slot: Slot, components: Mapping[str, object], *, shared: Collection[str]) -> dict[str, object]:
+    """Return the encoder and tokenizer in `slot` as they are, ready for stock calls; by name.
+
+    Those in `shared` have other owners: what comes back is a structure of its own, or, where it cannot be, themselves.
+    """
+    model, tokenizer = components[slot.encoder], components[slot.tokenizer]
+    if slot.tokenizer in shared:
+        tokenizer = copy.deepcopy(tokenizer)
+    if slot.encoder in shared and (type(model) is not CLIPTextModel or why_not_plain(model)):
+        allow_threads(tokenizer)
+        return {slot.encoder: model, slot.tokenizer: tokenizer}
+    parts = _ready(shared_copy(model) if slot.encoder in shared else model, tokenizer)
+    return dict(zip((slot.encoder, slot.tokenizer), parts, strict=True))
+
+
+def _ready(model: Model, tokenizer: PreTrainedTokenizerBase) -> Filling:
+    """Return both, which no other pipeline has, as stock pipelines can use them: `stand_ins`."""
+    allow_clip_skip(model)
+    allow_threads(tokenizer)
     return model, tokenizer
 
 
@@ -174,51 +184,6 @@ def _name_special_tokens(
         config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
         config.pad_token_id = tokenizer.pad_token_id
     tower.eos_token_id = tokenizer.eos_token_id
-
-
-def check_width(slot: Slot, width: int, *, need: int) -> None:
-    """Raise ValueError when an encoder `width` wide cannot fill `slot`, whose own is `need` wide."""
-    if width != need:
-        raise ValueError(
-            f"the encoder is {width} wide and {slot.encoder} of this base is {need} wide, which its denoiser was made "
-            "for; give an encoder made for this base (768, CLIP ViT-L/14: SD 1.x, FLUX, the first of SDXL and SD 3; "
-            "1024, OpenCLIP ViT-H/14: SD 2.x; 1280, OpenCLIP ViT-bigG/14: the second of SDXL and SD 3)."
-        )
-
-
-def _padded_like(tokenizer: PreTrainedTokenizerBase, place: Place) -> PreTrainedTokenizerBase:
-    """Return a copy of `tokenizer` with the pad token of the slot's own, whose every token must have the same id.
-
-    It spells out special tokens that a user types.
-    """
-    own, vocabulary = place.tokenizer.get_vocab(), tokenizer.get_vocab()
-    if not own.items() <= vocabulary.items():
-        token = min(own.items() - vocabulary.items(), key=lambda item: item[1])[0]
-        if token in place.tokenizer.added_tokens_encoder and token not in vocabulary:
-            raise ValueError(
-                f"{place.slot.tokenizer} of this base has the added token {token!r}, which the encoder lacks; if it "
-                "was learnt, swap the text encoder first and call load_textual_inversion() on the result, else give an "
-                "encoder with the vocabulary of this base."
-            )
-        raise ValueError(
-            f"the encoder's vocabulary is another one: {token!r} has id {own[token]} in {place.slot.tokenizer} of this "
-            f"base and {vocabulary.get(token, 'none')} in the encoder's; give an encoder with the vocabulary of this "
-            "base."
-        )
-    if _merges(place.tokenizer) != _merges(tokenizer):
-        raise ValueError(
-            f"the encoder's tokenizer has the words of {place.slot.tokenizer} of this base and merges letters to them "
-            "in another order, so it cuts texts into other tokens; copy the tokenizer files of its model again."
-        )
-    padded = copy.deepcopy(tokenizer)
-    padded.pad_token = place.tokenizer.pad_token
-    spell_out_special_tokens(padded)
-    return padded
-
-
-def _merges(tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-    """Return the pairs that a byte-pair tokenizer joins, in its order: the vocabulary alone does not say how to cut."""
-    return json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
 
 
 def _projection_for(place: Place, encoder: TextEncoder) -> Tensor:

@@ -137,7 +137,7 @@ class PromptBatch:
             found = [text for group, texts in self._prompts if group[0] in self._clips for text in texts.values()]
             return SHORT if longest > SHORT and all(text.fits(SHORT) for text in found) else longest
         window = longest if window is None else window
-        if not isinstance(window, int) or not 3 <= window <= positions:
+        if type(window) is not int or not 3 <= window <= positions:
             raise ValueError(
                 f"window is {window!r}, this text encoder reads 3 to {positions} tokens; use {SHORT}, {positions} or "
                 "'auto'."

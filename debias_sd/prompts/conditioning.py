@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Sequence
+from typing import Any, Required, TypedDict, cast
 
 import torch
 from diffusers import DiffusionPipeline
@@ -19,9 +20,20 @@ from debias_sd.prompts.states import POOLED, Encoded, Read, encode_windows, weig
 SAME = "same"
 
 
+class PromptEmbeddings(TypedDict, total=False):
+    """What a pipeline's call takes in place of its prompts: those of these names that its family has."""
+
+    prompt_embeds: Required[Tensor]  # (batch, tokens, width)
+    pooled_prompt_embeds: Tensor  # (batch, projection)
+    negative_prompt_embeds: Tensor
+    negative_pooled_prompt_embeds: Tensor
+    cross_attention_kwargs: dict[str, float]  # only with lora_scale, as the next one
+    joint_attention_kwargs: dict[str, float]
+
+
 @torch.no_grad()
 def encode_prompt(
-    pipe: DiffusionPipeline,
+    pipe: Any,  # diffusers' DiffusionPipeline, which type checkers see as a placeholder
     prompt: Prompt,
     negative_prompt: Prompt | None = None,
     *,
@@ -37,7 +49,7 @@ def encode_prompt(
     max_sequence_length: int | None = None,
     lora_scale: float | None = None,
     num_images_per_prompt: int = 1,
-) -> dict[str, Tensor | dict[str, float]]:
+) -> PromptEmbeddings:
     """Return `prompt_embeds` and what else a pipeline of its family takes in place of prompts of any length.
 
     Each prompt is cut into windows, each CLIP encoder reads every window by itself, and the states are joined:
@@ -52,9 +64,9 @@ def encode_prompt(
             number, such as 77, the chunking of other tools.
         weighting: "a1111" reads `(word:1.3)` and BREAK, see `markup`. Pooled vectors are never weighted.
         pooled: the pooled vector is that of the "first" window, or the "mean" of those of a text's windows.
-        clip_skip: last layers to leave out, as in diffusers, but of the negative prompt too; `negative_clip_skip=None`
-            is diffusers' rule, which reads the negative prompt from all layers. None is what the pipeline's own call
-            does: all layers, of I2VGenXL all but the last.
+        clip_skip: last layers to leave out, as in diffusers ("clip skip 2" of AUTOMATIC1111 is 1 here), but of the
+            negative prompt too; `negative_clip_skip=None` is diffusers' rule, which reads the negative prompt from all
+            layers. None is what the pipeline's own call does: all layers, of I2VGenXL all but the last.
         max_sequence_length: tokens that T5's texts are padded to, by default the pipeline's own; longer texts are read
             to their end.
         lora_scale: strength of LoRA in the text encoders, for this call only. The result then holds it for the
@@ -86,7 +98,8 @@ def encode_prompt(
     if len(sides) == 1 and _zeros_for_empty(pipe):
         result |= {f"negative_{name}": torch.zeros_like(tensor) for name, tensor in result.items()}
     result = {name: tensor.repeat_interleave(num_images_per_prompt, dim=0) for name, tensor in result.items()}
-    return result | ({} if lora_scale is None else _scale_for_denoiser(pipe, lora_scale))
+    scale = {} if lora_scale is None else _scale_for_denoiser(pipe, lora_scale)
+    return cast(PromptEmbeddings, result | scale)
 
 
 @functools.cache
@@ -137,7 +150,7 @@ def _skips(pipe: DiffusionPipeline, family: Family, *skips: int | None) -> tuple
     for skip in skips:
         if skip is not None and most is None:
             raise ValueError(f"{family.name} reads no layers of its CLIP encoder; leave clip_skip out.")
-        if skip is not None and not (isinstance(skip, int) and 0 <= skip <= most):
+        if skip is not None and not (type(skip) is int and 0 <= skip <= most):
             raise ValueError(f"clip_skip is {skip!r}, this pipeline can leave out 0 to {most} layers; correct it.")
     return skips
 
@@ -149,7 +162,7 @@ def _whole_length(pipe: DiffusionPipeline, given: int | None) -> int:
         return options.get("max_sequence_length", 1)
     if "max_sequence_length" not in options:
         raise ValueError(f"max_sequence_length is for T5, which {type(pipe).__name__} does not have; leave it out.")
-    if not isinstance(given, int) or given < 1:
+    if type(given) is not int or given < 1:
         raise ValueError(f"max_sequence_length is {given!r}, it starts at 1; give a whole number.")
     return given
 

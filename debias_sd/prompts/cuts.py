@@ -5,13 +5,13 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate
 
-from debias_sd.captions import split_sentences
+from debias_sd.sentences import split_sentences
 
 JOINED, INSIDE, WORD_PART, WORD, CLAUSE, SENTENCE = range(6)  # the worst place first
 
 # What ends a clause, with the quotes that close behind it. Not inside a number or an address: "3,000", "16:9", "http:".
 _CLAUSE_END = re.compile(
-    r"""(?:(?<![0-9])[,:]|[,:](?![0-9/])|[;|…，；：、—]|--+|(?<=\s)[-–](?=\s)|[)\]}](?=\s))["'”’»)\]}]*\s*"""
+    r"""(?:(?<![0-9])[,:]|[,:](?![0-9/])|[;|…，；：、،؛—]|--+|(?<=\s)[-–](?=\s)|[)\]}](?=\s))["'”’»)\]}]*\s*"""
     r"""|(?<=\s)(?=[(\[{])"""
 )
 _JOINER, _SKIN = "\u200d", "\U0001f3fb\U0001f3ff"

@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from debias_sd.text_files import parse_json, read_text
 
 KEYS = ("prompt", "caption", "text")
 _NUMBERS = re.compile(r"(\d+)")
@@ -53,15 +54,13 @@ def read_prompt_file(path: str | Path) -> PromptFile:
     from debias_sd.tokens import check_text  # loads torch, which the help of commands must not
 
     path = Path(path).expanduser()
-    try:
-        rows = list(_rows_of(path))
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
-    except OSError as error:
-        raise ValueError(f"file of prompts {path} cannot be read ({error.strerror}); check the path.") from None
+    rows = list(_rows_of(path))
     prompts = tuple(ListedPrompt(name, text.strip(), row) for name, text, row in rows if text.strip())
     for prompt in prompts:
-        check_text(prompt.text)
+        try:
+            check_text(prompt.text)
+        except ValueError as error:
+            raise ValueError(f"prompt {prompt.id} of {path} cannot be read: {error}") from None
     if not prompts:
         raise ValueError(f"{path} holds no prompt; write one a line, or JSON lines with {', '.join(KEYS)}.")
     return PromptFile(prompts, empty=len(rows) - len(prompts))
@@ -70,9 +69,9 @@ def read_prompt_file(path: str | Path) -> PromptFile:
 def _rows_of(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     if path.is_dir():
         for file in sorted(path.glob("*.txt"), key=lambda file: _natural(file.stem)):
-            yield file.stem, " ".join(file.read_text(encoding="utf-8-sig").split()), {}
+            yield file.stem, " ".join(read_text(file).split()), {}
         return
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path, what="file of prompts")
     if path.suffix.lower() in (".jsonl", ".json", ".jsonlines"):
         for number, row in enumerate(_objects_of(path, text)):
             yield _from_object(path, number, row)
@@ -91,12 +90,12 @@ def _objects_of(path: Path, text: str) -> list[Any]:
     number = 0
     try:
         if text.lstrip().startswith("["):
-            return json.loads(text)
+            return parse_json(text)
         rows = []
         for line in text.split("\n"):  # not splitlines(): JSON may hold its other line breaks as they are
             number += 1
-            rows += [json.loads(line)] if line.strip() else []
-    except (ValueError, RecursionError):
+            rows += [parse_json(line)] if line.strip() else []
+    except ValueError:
         where = f"line {number} of {path}" if number else str(path)
         raise ValueError(f"{where} is not JSON; correct it, or give a text file with one prompt a line.") from None
     return rows

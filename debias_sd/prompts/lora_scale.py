@@ -21,7 +21,7 @@ def lora_at(encoders: Sequence[nn.Module], scale: float | None) -> Iterator[None
     gives 1 whatever was set before. None leaves all as it is. Other threads that want the same encoders wait where
     these have LoRA layers. Raises ValueError for a scale that is no finite number.
     """
-    if scale is not None and (not isinstance(scale, int | float) or not math.isfinite(scale)):
+    if scale is not None and (type(scale) not in (int, float) or not math.isfinite(scale)):
         raise ValueError(f"lora_scale is {scale!r}, allowed is any finite number; give one, 1 for full strength.")
     found = [(encoder, _lora_layers(encoder)) for encoder in encoders]
     found = [(encoder, layers) for encoder, layers in found if layers]

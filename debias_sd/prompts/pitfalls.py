@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from debias_sd.pipelines.families import Slot
 from debias_sd.prompts.batch import Reader, Texts
+from debias_sd.prompts.learnt import LearntTokens
 from debias_sd.prompts.markup import parse_a1111
 
 
@@ -26,15 +27,11 @@ def warn_of_tags(tags: Sequence[str], sides: Sequence[Texts], *, weighting: str 
 
 def warn_of_half_learnt(slots: Sequence[Slot], readers: Sequence[Reader], sides: Sequence[Texts]) -> None:
     """Warn of textual inversions in a prompt that another of the CLIP encoders does not know."""
-    learnt = [
-        set(reader.tokenizer.get_added_vocab()) - set(reader.tokenizer.all_special_tokens)
-        for reader in readers
-        if reader.positions is not None
-    ]
-    for index, (slot, known) in enumerate(zip(slots, learnt, strict=True)):
-        lacking = set().union(*learnt) - known
-        texts = [text for side in sides for text in side[index]] if lacking else []
-        for token in sorted(token for token in lacking if any(token in text for text in texts)):
+    learnt = [LearntTokens(reader.tokenizer) for reader in readers if reader.positions is not None]
+    for index, (slot, own) in enumerate(zip(slots, learnt, strict=True)):
+        texts = {text for side in sides for text in side[index]}
+        typed = {one.name for other in learnt if other.names for text in texts for one in other.find(text, whole=True)}
+        for token in sorted(token for token in typed if token.lower() not in {name.lower() for name in own.names}):
             warnings.warn(
                 f"{token} is a textual inversion that {slot.encoder} does not know and reads letter by letter; load "
                 f"its vectors for it with pipe.load_textual_inversion(..., text_encoder=pipe.{slot.encoder}, "

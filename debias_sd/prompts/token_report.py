@@ -5,10 +5,10 @@ of its encoders. Markup is not counted where `weighting` says that it is read.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, overload
+from typing import overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -20,14 +20,6 @@ from debias_sd.tokens import CONTEXTS, check_text, unknown_words
 # What pipelines let T5 read: Stable Diffusion 3 by default, FLUX by default and at most.
 T5_LENGTHS = (256, 512)
 _WORD = re.compile(r"\S+")
-
-
-class Pipeline(Protocol):
-    """A diffusers pipeline, as far as it is needed here."""
-
-    @property
-    def components(self) -> Mapping[str, object]:
-        """Its tokenizers and models by name."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ def count_tokens(
 ) -> TokenReport: ...
 @overload
 def count_tokens(
-    source: Pipeline,
+    source: object,  # a pipeline: type checkers see diffusers' as a placeholder without parts
     prompt: str,
     *,
     lengths: Sequence[int] = ...,
@@ -99,7 +91,7 @@ def count_tokens(
     weighting: str | None = ...,
 ) -> dict[str, TokenReport]: ...
 def count_tokens(
-    source: PreTrainedTokenizerBase | TextEncoder | Pipeline,
+    source: PreTrainedTokenizerBase | TextEncoder | object,
     prompt: str,
     *,
     lengths: Sequence[int] = CONTEXTS,
@@ -143,8 +135,10 @@ def count_slot(
 ) -> TokenReport:
     """Return the report of one text encoder of a kind, "clip" or "t5"; see `count_tokens` and `split_prompt`."""
     for length in lengths:
-        if length < 3:
-            raise ValueError(f"length is {length}, start and end token and one more need 3; use 77 or 248.")
+        if type(length) is not int or length < 3:
+            raise ValueError(
+                f"length is {length!r}, must be a whole number from 3 (start, end and a token): 77 or 248."
+            )
     if not isinstance(prompt, str):
         raise ValueError(f"the prompt is of type {type(prompt).__name__}, expected is text; give a str.")
     check_text(prompt)

@@ -12,17 +12,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 
 from transformers import PreTrainedTokenizerBase
 
 from debias_sd.prompts.cuts import cut_ranks
+from debias_sd.prompts.learnt import LearntTokens
 from debias_sd.prompts.markup import Piece, read_markup
 
 Convert = Callable[[str, PreTrainedTokenizerBase], str]
 
-# How textual inversion names the second and later vectors of one learnt token: "<cat-toy>_1".
-_LATER_VECTOR = re.compile(r"(.+)_[1-9][0-9]*")
 _INK = re.compile(r"\S")
 
 
@@ -52,7 +51,8 @@ def split_prompt(
     Args:
         window: positions of a window, start and end token counted.
         weighting: "a1111" reads weights and BREAK, see `markup`; None reads the prompt as it stands.
-        convert: diffusers' `maybe_convert_prompt`, which spells a learnt token of several vectors out.
+        convert: diffusers' `maybe_convert_prompt` of a pipeline that has it: there a learnt token stands for all of its
+            vectors. It is not called, see `learnt`; None reads the first one, as pipelines without it do.
 
     Start and end tokens typed in the prompt are spelled out. Raises ValueError when `window` has no room for a token.
     """
@@ -119,21 +119,15 @@ def _tokens(
     All vectors of a learnt token start at its first character, all tokens of one character at that. A token that
     reaches over a border of weights, as ".," of "(cat.), dog" does, has the weight of its first character.
     """
-    added = tokenizer.get_added_vocab()
-    later = {name for name in added if (match := _LATER_VECTOR.fullmatch(name)) and match[1] in added}
-    spelled, origin = _spell_out(tokenizer, text, convert=convert, added=added) if convert and later else (text, None)
-    # verbose=False: the tokenizer's warning about long texts is about what this module does.
-    encoded = tokenizer(
-        spelled, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
-    )
-    ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
-    if origin is not None:
-        starts = [origin[start] for start in starts]
-    if later:  # typed out by the user, or spelled out here
-        later_ids = {added[name] for name in later}
-        for index in range(1, len(ids)):
-            if ids[index] in later_ids:
-                starts[index] = starts[index - 1]
+    learnt = LearntTokens(tokenizer)
+    if learnt.names:
+        ids, starts = _read_around(learnt, text, whole=convert is not None)
+    else:
+        # verbose=False: the tokenizer's warning about long texts is about what this module does.
+        encoded = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True, verbose=False
+        )
+        ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
     starts = list(accumulate(starts, max))
     if len(pieces) <= 1:
         return Tokens(ids, starts, [pieces[0].weight if pieces else 1.0] * len(ids))
@@ -141,22 +135,22 @@ def _tokens(
     return Tokens(ids, starts, [pieces[bisect_right(bounds, start) - 1].weight for start in starts])
 
 
-def _spell_out(
-    tokenizer: PreTrainedTokenizerBase, text: str, *, convert: Convert, added: dict[str, int]
-) -> tuple[str, list[int]]:
-    """Return the text with each learnt token converted, and for each of its characters the one it comes from."""
-    names = re.compile("|".join(re.escape(name) for name in sorted(added, key=len, reverse=True)))
-    converted: dict[str, str] = {}
-    spelled, origin, end = [], [], 0
-    for match in names.finditer(text):
-        name = match.group()
-        if name not in converted:
-            converted[name] = convert(name, tokenizer)
-        vectors = converted[name]
-        spelled += [text[end : match.start()], vectors]
-        origin += [*range(end, match.start()), *([match.start()] * len(vectors))]
-        end = match.end()
-    return "".join([*spelled, text[end:]]), [*origin, *range(end, len(text))]
+def _read_around(learnt: LearntTokens, text: str, *, whole: bool) -> tuple[list[int], list[int]]:
+    """Return the ids of a text and the characters that they start at: learnt tokens, and what stands between them."""
+    found = list(learnt.find(text, whole=whole))
+    borders = [0, *(border for one in found for border in (one.start, one.end)), len(text)]
+    between = [text[start:end] for start, end in zip(borders[::2], borders[1::2], strict=True)]
+    ids: list[int] = []
+    starts: list[int] = []
+    for start, read, one in zip_longest(
+        borders[::2], learnt.plain().encode_batch(between, add_special_tokens=False), found
+    ):
+        ids += read.ids
+        starts += [start + place for place, _ in read.offsets]
+        if one is not None:
+            ids += one.ids
+            starts += [one.start] * len(one.ids)
+    return ids, starts
 
 
 def _split_part(part: Part, *, room: int) -> list[tuple[Window, ...]]:

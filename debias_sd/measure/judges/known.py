@@ -27,6 +27,7 @@ from debias_sd.measure.judges.checker_error import near_miss
 from debias_sd.shapes.caption import detail_sentence
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import random_scene
+from debias_sd.text_files import read_text
 
 TRUE, FALSE = "true", "false"
 NEAR_MISS = "near miss"  # a thing of the picture with one property changed
@@ -106,7 +107,7 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     root = Path(image_root) if image_root is not None else path.parent
     left_out: Counter[str] = Counter()
     pictures = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_text(path, what="file of known pictures").split("\n"), start=1):
         if not line.strip():
             continue
         row = parse_object(line, number=number, path=path)

@@ -81,11 +81,10 @@ def make_pool(
     owners: list[int] = []
     mended = 0
     for place, number in enumerate(kept):
-        for text in records[number].captions:
-            plain = text.encode("utf-8", "replace").decode()
-            mended += plain != text
-            captions.append(plain)
-            owners.append(place)
+        record = records[number]
+        mended += record.mended
+        captions += record.captions
+        owners += [place] * len(record.captions)
     repeated = {"repeated picture": len(keys) - len(set(keys)), "repeated caption": len(captions) - len(set(captions))}
     return CaptionPool(
         name=name,
