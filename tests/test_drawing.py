@@ -61,15 +61,8 @@ def test_variants_share_their_noise_and_differ_where_they_read_on(base):
 @pytest.mark.parametrize("feed", ["cut", "windows"])
 def test_a_picture_is_that_of_stock_diffusers_with_a_negative_prompt_and_a_size(base, feed):
     variant, steps = variants_of(base, "base", None)[feed], []
-    found = pictures(
-        variant,
-        SHORT,
-        negative="A dog.",
-        on_step=lambda done, latents: steps.append(done),
-        steps=2,
-        width=24,
-        height=24,
-    )
+    size = {"steps": 2, "width": 24, "height": 24}
+    found = pictures(variant, SHORT, negative="A dog.", on_step=lambda done, latents: steps.append(done), **size)
     stock = base(SHORT, negative_prompt="A dog.", generator=torch.Generator().manual_seed(5), num_inference_steps=2,
                  guidance_scale=3.0, output_type="np", width=24, height=24)  # fmt: skip
     assert np.array_equal(found[0], np.rint(255 * stock.images[0]).astype(np.uint8))
