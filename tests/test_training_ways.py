@@ -164,7 +164,9 @@ def test_what_differs_beyond_the_spread_is_said_and_what_does_not_too(reports, t
 def test_weights_that_differ_are_said_to_differ(reports, tmp_path):
     path = reports / "training-ways" / "retrieval-debias-again-l0.1-s0.json"
     changed = json.loads(path.read_text())
-    changed["encoders"]["debias-again-l0.1-s0"]["sha256"] = "other"
+    result = changed["encoders"]["debias-again-l0.1-s0"]
+    result["sha256"] = "other"
+    result["sets"][TWINS]["probes"]["keep"]["i2t"]["r1"] = 1.0
     path.write_text(json.dumps(changed))
     assert run_results("--reports", reports, "--docs", tmp_path / "docs").returncode == 0
     assert (
