@@ -1,7 +1,8 @@
 """The operator's judge (`--judge`): pictures of a real pipeline against the sentences of their prompt.
 
-The embedded world has its own checker (`app.scores`); real pictures are judged by a model, `debias_sd.judges`, whose
-marks are as good as that model and its thresholds. A sentence is what the score counts here, not a named thing.
+The embedded world has its own checker (`app.scores`); real pictures are judged by a model
+(`debias_sd.measure.judges`), whose marks are as good as that model and its thresholds. A sentence is what the score
+counts here, not a named thing.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from PIL import Image
 from app.paths import name_of, names_only
 from app.scores import Score, Verdict
 from app.settings import Settings
-from debias_sd.attention import half_of
 from debias_sd.comparison import Sentence
-from debias_sd.judges import Judge, load_judge
+from debias_sd.measure.judges import Judge, load_judge
+from debias_sd.measure.late_details import half_of
 
 NOT_JUDGED = "not judged"
 
@@ -32,7 +33,7 @@ def load_for(settings: Settings) -> Judge | None:
     judge = load_judge(settings.judge, device=settings.device, dtype=getattr(torch, settings.dtype))
     if settings.judge_report is None:
         return judge
-    from debias_sd.judges.calibration import read_thresholds
+    from debias_sd.measure.judges.calibration import read_thresholds
 
     thresholds = read_thresholds([settings.judge_report], judge)
     if thresholds is None:
@@ -65,9 +66,9 @@ def unjudged_by(fault: str, sentences: Sequence[Sentence]) -> tuple[Verdict, ...
 def score_by(verdicts: Sequence[Verdict], *, can_say_drawn: bool = True) -> Score:
     """Shares of the judged sentences that are drawn, in percent: late details, quarters of the details, all.
 
-    Details are the sentences behind the first, late ones stand in their second half, as in `debias_sd.fidelity`. An
-    unsure sentence counts as not drawn. A judge whose thresholds never let it say drawn has no shares: 0 percent would
-    be said of the pictures, and is the judge's.
+    Details are the sentences behind the first, late ones stand in their second half. An unsure sentence counts as not
+    drawn. A judge whose thresholds never let it say drawn has no shares: 0 percent would be said of the pictures, and
+    is the judge's.
     """
     if not can_say_drawn:
         return Score(None, (None,) * 4, None)

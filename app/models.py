@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 from debias_sd import load_debias_pipeline
 from debias_sd.commands.encoder_names import load_named
 from debias_sd.comparison import TITLES, is_checked, pipes_of
-from debias_sd.judges import Judge
+from debias_sd.measure.judges import Judge
 
 
 @dataclasses.dataclass(frozen=True)

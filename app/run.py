@@ -32,7 +32,7 @@ from app.previews import preview_of
 from app.request import Request
 from app.scores import Score, Verdict, score_of, verdicts_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
-from debias_sd.reporting.judged import says_drawn
+from debias_sd.measure.reports.picture_tables import says_drawn
 
 if TYPE_CHECKING:
     import gradio as gr

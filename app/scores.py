@@ -1,8 +1,7 @@
 """What became of a prompt in pictures: a verdict a sentence, late details by quarter, the mean over seeds.
 
-The late-detail score is `debias_sd.fidelity`'s: of the things that are named in the second half of the sentences behind
-the first and not in the first, the share that is drawn. Late details of one picture are few: the interval over seeds
-says what one picture is worth.
+The late-detail score is the reports' (`debias_sd.measure.late_details`). Late details of one picture are few: the
+interval over seeds says what one picture is worth.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from PIL import Image
 
 from debias_sd.comparison import Sentence
-from debias_sd.fidelity import judge_caption, summarise
-from debias_sd.shapes.caption import Caption
+from debias_sd.measure.judges.checker import CheckerJudge
+from debias_sd.measure.pictures import shares
+from debias_sd.measure.pictures.shares import Score
 from debias_sd.shapes.check import CellReading, judge, templates
 from debias_sd.shapes.render import CELL, SIDE, cell_box
 from debias_sd.shapes.scene import CELLS, Thing
@@ -31,15 +32,6 @@ class Verdict:
     mark: str
     score: float | None
     found: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """Shares drawn in percent, None where nothing was named: late details, the details' quarters, everything."""
-
-    late: float | None
-    quarters: tuple[float | None, ...]
-    drawn: float | None
 
 
 def verdicts_of(image: np.ndarray, sentences: Sequence[Sentence], *, window: int) -> tuple[Verdict, ...]:
@@ -86,13 +78,8 @@ def _in_words(found: CellReading, thing: Thing) -> str:
 
 
 def score_of(image: np.ndarray, sentences: Sequence[Sentence]) -> Score:
-    """The late-detail score of one picture, the details' quarters, and the share of all named things."""
-    caption = Caption(tuple(s.text for s in sentences), tuple(s.things for s in sentences))
-    judged = judge_caption(image, caption) if any(caption.named) else []
-    if not judged:
-        return Score(None, (None,) * 4, None)
-    shares = summarise([judged])
-    return Score(shares["late_detail"], tuple(shares["by_quarter"]), 100 * float(np.mean([d.is_drawn for d in judged])))
+    """The late-detail score of one picture, the details' quarters, and the share of all sentences."""
+    return shares.score_of(CheckerJudge().judge(Image.fromarray(image), [sentence.text for sentence in sentences]))
 
 
 def boxes_of(sentence: Sentence) -> list[tuple[float, float, float, float]]:

@@ -21,23 +21,21 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from encode import POSITIONS, clip_tokenizer
+from encode import POSITIONS, clip_tokenizer, take_turns
 from transformers import CLIPConfig, CLIPModel
 
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import ClipTowers
-from debias_sd.metrics import retrieval_ranks
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import ClipTowers
+from debias_sd.measure.retrieval.ranks import retrieval_ranks
 from debias_sd.report import installed_versions, write_atomically
-from debias_sd.retrieval import DualEncoder
 from debias_sd.tokens import tokenize
 
 BATCH = 16  # of the padded way
@@ -47,7 +45,7 @@ RANK_POOL = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from debias_sd.metrics import retrieval_ranks
+from debias_sd.measure.retrieval.ranks import retrieval_ranks
 count = int(sys.argv[1])
 rng = np.random.default_rng(0)
 images, captions = (rng.standard_normal((n, 512), np.float32) for n in (count, 5 * count))
@@ -81,7 +79,7 @@ def random_towers(*, width: int, layers: int) -> ClipTowers:
     vision = sizes | {"image_size": 32, "patch_size": 32}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=width)).eval()
     preprocessing = Preprocessing(32, 32, 3, CLIP_MEAN, CLIP_STD, "none")
-    return ClipTowers(DualEncoder(model, tokenizer, Path("random")), preprocessing)
+    return ClipTowers(model, tokenizer, Path("random"), preprocessing)
 
 
 def read_texts(path: Path, count: int) -> tuple[list[str], str]:
@@ -103,7 +101,7 @@ def padded(towers: ClipTowers, texts: list[str]) -> np.ndarray:
     """The same features as most evaluation scripts make them: 248 slots each, in the order of the file."""
     rows = []
     for start in range(0, len(texts), BATCH):
-        ids = tokenize(towers.encoder.tokenizer, texts[start : start + BATCH], length=POSITIONS, pad_id=0)
+        ids = tokenize(towers.tokenizer, texts[start : start + BATCH], length=POSITIONS, pad_id=0)
         rows.append(torch.nn.functional.normalize(towers.text_features(ids), dim=-1).numpy())
     return np.concatenate(rows)
 
@@ -117,22 +115,9 @@ def argsorted(images: np.ndarray, captions: np.ndarray, owners: np.ndarray) -> t
     return t2i, 1 + np.argmax(owners[order] == np.arange(len(images))[:, None], axis=1)
 
 
-def take_turns(ways: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, `rounds` times, the order rotating."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            started = time.perf_counter()
-            ways[name]()
-            seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
 def compare(ways: dict[str, Callable[[], object]], *, rounds: int, goal: float) -> dict[str, object]:
     """Ours and another way: seconds of each round, and how many times quicker ours is, by the medians."""
-    seconds = take_turns(ways, rounds=rounds)
+    seconds, _ = take_turns(ways, rounds=rounds)
     mine, other = (statistics.median(times) for times in seconds.values())
     return {"seconds": seconds, "times_quicker": other / mine, "goal": goal, "goal_met": other / mine >= goal}
 
@@ -167,7 +152,7 @@ def measure(towers: ClipTowers, texts: list[str], *, source: str, rounds: int, i
             raise RuntimeError("ours and the sort give other ranks; their times cannot be compared.")
     text_ways = {"ours": lambda: ours(towers, texts), "padded": lambda: padded(towers, texts)}
     rank_ways = {"ours": lambda: retrieval_ranks(*pools, owners), "argsort": lambda: argsorted(*pools, owners)}
-    config = towers.encoder.model.config.text_config
+    config = towers.model.config.text_config
     return {
         "kind": "speed of retrieval",
         "encoder": {"width": config.hidden_size, "layers": config.num_hidden_layers, "positions": POSITIONS},

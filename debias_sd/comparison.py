@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.fidelity import SHORT_WINDOW
 from debias_sd.pipelines.guidance import check_guidance
 from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
+from debias_sd.prompts.batch import SHORT
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
@@ -119,8 +119,7 @@ def is_checked(pipe: DiffusionPipeline) -> bool:
 def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, Source | None]) -> dict[str, DiffusionPipeline]:
     """One pipeline an encoder (None: `base` itself), sharing all of it but text encoder, tokenizer and scheduler."""
     pipes = {
-        name: base if e is None else with_text_encoder(base, e, min_positions=SHORT_WINDOW)
-        for name, e in encoders.items()
+        name: base if e is None else with_text_encoder(base, e, min_positions=SHORT) for name, e in encoders.items()
     }
     for pipe in pipes.values():
         pipe.set_progress_bar_config(disable=True)

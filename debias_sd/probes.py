@@ -1,10 +1,12 @@
 """Robustness probes: what is done to a caption before it is read; a table of names.
 
 DeBias-CLIP's (arXiv 2602.22419): keep, move, remove, first2, swap2, first_only, and `photo0` to `photo5`, so many times
-"This is a photo." in front of the first two sentences. HyFL's (arXiv 2607.00428): remove, shuffle, keep2, keep3,
-word_drop. Long-CLIP's effective length: `words10`, `words20`, ..., the first so many words, words being what white
-space parts. Open in the papers, decided here: keep2 and keep3 keep the order; word_drop drops exactly half of the
-words, rounded down; what is drawn depends on the seed, the probe and the caption alone, not on its place in the set.
+"This is a photo." in front of the first two sentences. `pads20` to `pads120`: so many pads in front of the caption as
+it is, as in DeBias-CLIP's training; they are tokens, no text (`pads_of`). HyFL's (arXiv 2607.00428): remove, shuffle,
+keep2, keep3, word_drop. Long-CLIP's effective length: `words10`, `words20`, ..., the first so many words, words being
+what white space parts. Open in the papers, decided here: keep2 and keep3 keep the order; word_drop drops exactly half
+of the words, rounded down; what is drawn depends on the seed, the probe and the caption alone, not on its place in the
+set.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ MOST_WORDS = 200
 GROUPS = {
     "debias": tuple(PROBES),
     "padding": tuple(f"photo{k}" for k in range(6)),
+    "pads": ("pads20", "pads40", "pads80", "pads120"),
     "hyfl": ("remove", "shuffle", "keep2", "keep3", "word_drop"),
     "length": tuple(f"words{count}" for count in range(WORD_STEP, MOST_WORDS + 1, WORD_STEP)),
 }
@@ -52,13 +55,22 @@ def probe_of(name: str, *, seed: int) -> Probe:
     >>> probe_of("words10", seed=0)("one two three")
     'one two three'
     """
-    if name in PROBES:
-        return PROBES[name]
+    if name in PROBES or name in GROUPS["pads"]:
+        return PROBES["keep" if name in GROUPS["pads"] else name]
     if name in _RANDOM:
         return lambda text: _RANDOM[name](text, random.Random(f"probe/{seed}/{name}/{text}"))
     if name.startswith("photo"):
         return lambda text: join_sentences([*[FILLER] * int(name[5:]), *split_sentences(text)[:2]])
     return lambda text: " ".join(text.split()[: int(name[5:])])
+
+
+def pads_of(name: str) -> int:
+    """Return how many pads stand in front of the caption under a probe.
+
+    >>> pads_of("pads20"), pads_of("keep")
+    (20, 0)
+    """
+    return int(name.removeprefix("pads")) if name in GROUPS["pads"] else 0
 
 
 def probe_names(asked: Sequence[str]) -> list[str]:

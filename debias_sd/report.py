@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 
 from debias_sd.text_files import decode_text, parse_json
 
+RETRIEVAL, ATTENTION, FIDELITY, JUDGE = "retrieval", "attention", "fidelity", "judge"  # kinds, as the commands measure
+_FORMER_KINDS = {"retrieval-sets": RETRIEVAL, "reading": ATTENTION, "fidelity-judged": FIDELITY}
 _PACKAGES = ("debias-sd", "torch", "transformers", "diffusers", "numpy")
 _SEEDED = re.compile(r"(?P<recipe>.+)-(?P<seed>[sf]\d+)")
 
@@ -46,7 +49,8 @@ class Report:
     def read(cls, path: str | Path) -> Report:
         """Read a report back; ValueError when the file is none."""
         try:
-            return cls(**parse_json(decode_text(Path(path).read_bytes(), path)))
+            found = cls(**parse_json(decode_text(Path(path).read_bytes(), path)))
+            return dataclasses.replace(found, kind=_FORMER_KINDS.get(found.kind, found.kind))
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
         except (TypeError, ValueError):
@@ -78,6 +82,16 @@ def write_atomically(path: str | Path, content: bytes, *, by_way_of: Path | None
         Path(scratch).unlink(missing_ok=True)
         raise ValueError(f"file {path} cannot be written ({error.strerror}); choose another path.") from error
     return path
+
+
+def command_line() -> str:
+    """The command as typed, with paths inside the working folder relative: a report is read on other machines."""
+    return relative("debias-sd " + " ".join(sys.argv[1:]))
+
+
+def relative(text: str) -> str:
+    """`text` without the working folder in front of the paths in it."""
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 def installed_versions() -> dict[str, str]:

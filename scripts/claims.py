@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 import numpy as np
-from reports import Pick, Reports, Spread, at, spread_of, title_of, values_of
+from reports import Pick, Reports, Spread, drawn, r1, read, spread_of, title_of, values_of
 
 PAIRS = (
     ("debias-l0.1", "long-clip-l0.5", "each recipe with its own weight"),
@@ -19,6 +19,7 @@ PAIRS = (
     ("debias-l0.5", "long-clip-l0.5", "both with λs 0.5"),
     ("debias-sentences-l0.1", "long-clip-sentences-l0.5", "as shipped: each with its own weight, late sentences held"),
 )
+PARTS = ("summary", "second_half")  # whose attention per token is compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ def lost(probe: str, way: str) -> Pick:
     """Minus the share of Keep, in percent, that a probe costs: higher is better, like every other value here."""
 
     def pick(result: dict) -> float | None:
-        keep, probed = (at("probes", name, way, "r1")(result) for name in ("keep", probe))
+        keep, probed = (r1(name, way)(result) for name in ("keep", probe))
         return None if not keep or probed is None else -100 * (keep - probed) / keep
 
     return pick
@@ -62,7 +63,7 @@ def lost(probe: str, way: str) -> Pick:
 
 def unevenness(result: dict) -> float | None:
     """Minus |log2| of the attention per token on the summary over that on the second half: 0 is flat."""
-    first, late = at("relative", "by_sentence", 0)(result), at("relative", "second_half")(result)
+    first, late = (read("attention", "per_token_all_layers", "by_part", part)(result) for part in PARTS)
     return None if not first or not late else -abs(math.log2(first / late))
 
 
@@ -72,9 +73,9 @@ def paired_interval(reports: Reports, pair: tuple[str, str]) -> str:
     counts = []
     for recipe in pair:
         results = [result for many in groups.get(recipe, {}).values() for result in many]
-        if not results or len({result["texts_sha256"] for result in results}) > 1:
+        if not results or len({result["settings"]["texts_sha256"] for result in results}) > 1:
             return ""
-        counts.append(np.sum([result["late_per_prompt"] for result in results], axis=0))
+        counts.append(np.sum([drawn("late_per_prompt")(result) for result in results], axis=0))
     if len(counts[0]) != len(counts[1]):
         return ""
     rows = np.random.default_rng(0).integers(0, len(counts[0]), (2000, len(counts[0])))
@@ -93,18 +94,18 @@ def all_claims(reports: Reports, pair: tuple[str, str]) -> list[Claim]:
 
     for way in ("t2i", "i2t"):
         for probe in ("keep", "move", "remove"):
-            add(f"R@1 {way.upper()} above: {probe.title()}", "retrieval", at("probes", probe, way, "r1"))
+            add(f"R@1 {way.upper()} above: {probe.title()}", "retrieval", r1(probe, way))
         for probe in ("move", "remove"):
             add(f"loses less of Keep: {probe.title()}, {way.upper()} (% of Keep)", "retrieval", lost(probe, way))
         add(
             f"short captions about arbitrary content, R@1 {way.upper()}: not below",
             "retrieval",
-            at("short", "arbitrary", way, "r1"),
+            r1("keep", way, of="arbitrary"),
             floor=True,
         )
     flat = "minus the absolute log2 of summary over second half, per token"
     add("attention flatter (0 is flat)", "attention", unevenness, remark=flat)
-    add("late-detail score higher", "fidelity", at("late_detail"), remark=paired_interval(reports, pair))
+    add("late-detail score higher", "fidelity", drawn("late_detail"), remark=paired_interval(reports, pair))
     return claims
 
 

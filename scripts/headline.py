@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports import Reports, at, spread_of, title_of, values_of
+from reports import Reports, drawn, r1, spread_of, title_of, values_of
 
 from debias_sd.report import write_atomically
 
@@ -12,11 +12,11 @@ BEGIN, END = "<!-- results: written by scripts/results.py -->", "<!-- end of res
 ROWS = ("base", "base-chunked", "base-stretched", "long-clip-l0.5", "debias-l0.1")
 ROWS += ("long-clip-sentences-l0.5", "debias-sentences-l0.1")
 COLUMNS = {
-    "Keep": ("retrieval", at("probes", "keep", "t2i", "r1")),
-    "Move": ("retrieval", at("probes", "move", "t2i", "r1")),
-    "Remove": ("retrieval", at("probes", "remove", "t2i", "r1")),
-    "summary drawn": ("fidelity", at("summary")),
-    "late details drawn": ("fidelity", at("late_detail")),
+    "Keep": ("retrieval", r1("keep", "t2i")),
+    "Move": ("retrieval", r1("move", "t2i")),
+    "Remove": ("retrieval", r1("remove", "t2i")),
+    "summary drawn": ("fidelity", drawn("summary_score")),
+    "late details drawn": ("fidelity", drawn("late_detail")),
 }
 
 

@@ -57,14 +57,16 @@ class Reports:
         return cls(tuple(Source(path, Report.read(path)) for path in paths))
 
     def of_kind(self, kind: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Recipe -> training seed -> results (one for each evaluation seed)."""
+        """Recipe -> training seed -> results (one for each evaluation seed), each with its report's settings."""
         found: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for source in self.sources:
             if source.report.kind != kind:
                 continue
             for name, result in source.report.encoders.items():
                 recipe, seed = split_name(name)
-                found.setdefault(recipe, {}).setdefault(seed or "", []).append(result)
+                found.setdefault(recipe, {}).setdefault(seed or "", []).append(
+                    result | {"settings": source.report.settings}
+                )
         return {recipe: found[recipe] for recipe in sorted(found, key=_rank)}
 
 
@@ -118,3 +120,23 @@ def at(*path: str | int) -> Pick:
         return value
 
     return pick
+
+
+def r1(probe: str, way: str, *, of: str = "twins") -> Pick:
+    """R@1 on one of the embedded world's sets under a probe, `t2i` or `i2t`."""
+    return found(probe, way, "r1", of=of)
+
+
+def found(probe: str, *path: str, of: str = "twins") -> Pick:
+    """Any score of retrieval on one of the embedded world's sets under a probe."""
+    return at("sets", f"world-{of.replace('_', '-')}", "probes", probe, *path)
+
+
+def read(*path: str | int) -> Pick:
+    """What is read of the world's captions, by place."""
+    return at("reading", "world", *path)
+
+
+def drawn(*path: str | int) -> Pick:
+    """What the checker says of the pictures of the world's prompts."""
+    return at("judges", "checker", *path)

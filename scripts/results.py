@@ -18,7 +18,7 @@ from pathlib import Path
 from claims import claims_section, claims_tables, lost
 from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
-from reports import Pick, Reports, at, spread_of, title_of, values_of
+from reports import Pick, Reports, drawn, found, r1, read, spread_of, title_of, values_of
 from sentences import sentences_section
 from ways import ways_section, write_training_table
 
@@ -26,7 +26,7 @@ from debias_sd.report import write_atomically
 
 PROBES = ("keep", "move", "remove", "first2", "swap2", "first_only")
 SHORT = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
-PADS = ("0", "20", "40", "80", "120")
+PADS = {"0": "keep", "20": "pads20", "40": "pads40", "80": "pads80", "120": "pads120"}
 ANOTHER_SEED = "another-seed"  # the folder of a second run's reports, inside that of the first
 TRAINING_WAYS = "training-ways"  # that of encoders trained in other ways
 WAYS = {"t2i": "text to image", "i2t": "image to text"}
@@ -50,44 +50,39 @@ def retrieval_section(reports: Reports, docs: Path) -> list[str]:
     if not groups:
         return []
     lines = [
-        "## Retrieval",
-        "",
+        *("## Retrieval", ""),
         "R@1 in percent. Full captions: scenes in families of four near-twins that differ in one",
+        "detail, named in the caption's second half. Keep: the full caption. Move: sentences 1 and 4 swapped. Remove:",
+        "sentence 1 dropped. First2, Swap2, First_only: the first two sentences, swapped, the first alone.",
+        "",
     ]
-    lines += [
-        "detail, named in the caption's second half. Keep: the full caption. Move: sentences 1 and 4 swapped. Remove:"
-    ]
-    lines += ["sentence 1 dropped. First2, Swap2, First_only: the first two sentences, swapped, the first alone.", ""]
     if plot_probes(reports, docs / "results-probes.png"):
         lines += ["![R@1 under Keep, Move and Remove](results-probes.png)", ""]
     for way, words in WAYS.items():
-        lines += [f"### Full captions, {words}", ""]
-        lines += table(groups, {name: at("probes", name, way, "r1") for name in PROBES})
-    lines += ["### Percent of Keep that is lost (minus: lost)", ""]
+        lines += [f"### Full captions, {words}", "", *table(groups, {name: r1(name, way) for name in PROBES})]
     losses = {f"{probe}, {way.upper()}": lost(probe, way) for way in WAYS for probe in ("move", "remove")}
-    lines += table(groups, losses)
-    lines += ["### Own picture above its three twins, percent (chance: 25), and mean rank", ""]
-    ranks = {f"mean rank {name}": at("probes", name, "t2i", "mean_rank") for name in ("keep", "remove")}
-    lines += table(groups, {f"twins {name}": at("probes", name, "twin_percent") for name in PROBES[:3]} | ranks)
+    lines += ["### Percent of Keep that is lost (minus: lost)", "", *table(groups, losses)]
+    twins = {f"twins {name}": found(name, "twin_percent") for name in PROBES[:3]}
+    twins |= {f"mean rank {name}": found(name, "t2i", "mean_rank") for name in ("keep", "remove")}
+    lines += ["### Own picture above its three twins, percent (chance: 25), and mean rank", "", *table(groups, twins)]
     lines += [
-        "### Short captions",
-        "",
+        *("### Short captions", ""),
         "`summary` and `arbitrary`: two things in one sentence of a template that no encoder",
-    ]
-    lines += [
-        "was trained on, about the summary's content and about two random details; `details_k`: k sentences about"
-    ]
-    lines += ["random details, worded as in long captions (DeBias-CLIP's short captions look like these).", ""]
-    for way, words in WAYS.items():
-        lines += [f"R@1, {words}:", "", *table(groups, {kind: at("short", kind, way, "r1") for kind in SHORT})]
-    lines += [
-        "### Pads in front of short captions",
+        "was trained on, about the summary's content and about two random details; `details_k`: k sentences about",
+        "random details, worded as in long captions (DeBias-CLIP's short captions look like these).",
         "",
-        "R@1, text to image; – where they do not fit into the window. Pads",
     ]
-    lines += ["are in DeBias-CLIP's training distribution and unseen by the others.", ""]
+    for way, words in WAYS.items():
+        lines += [f"R@1, {words}:", "", *table(groups, {kind: r1("keep", way, of=kind) for kind in SHORT})]
+    lines += [
+        *("### Pads in front of short captions", ""),
+        "R@1, text to image; – where they do not fit into the window. Pads",
+        "are in DeBias-CLIP's training distribution and unseen by the others.",
+        "",
+    ]
     for kind in ("summary", "arbitrary"):
-        lines += [f"About {kind} content:", "", *table(groups, {n: at("pads", kind, n, "t2i", "r1") for n in PADS})]
+        picks = {pads: r1(probe, "t2i", of=kind) for pads, probe in PADS.items()}
+        lines += [f"About {kind} content:", "", *table(groups, picks)]
     return lines
 
 
@@ -98,23 +93,21 @@ def attention_section(reports: Reports, docs: Path) -> list[str]:
     lines = ["## Attention from the end token", ""]
     if plot_attention(reports, docs / "results-attention.png"):
         lines += ["![Mean attention from the end token by position](results-attention.png)", ""]
-    relative = {"summary": at("relative", "by_sentence", 0), "details 1st half": at("relative", "first_half")}
-    relative["details 2nd half"] = at("relative", "second_half")
-    lines += ["Attention per token, 100 is uniform over the caption's words (mean of heads and layers):", ""]
-    lines += table(groups, {name: _times(pick, 100) for name, pick in relative.items()})
-    lines += ["Sensitivity: 1,000 times the cosine change of the pooled vector when the thing that one sentence names"]
-    lines += ["gets another colour and shape:", ""]
     parts = {"summary": "summary", "details 1st half": "first_half", "details 2nd half": "second_half"}
-    lines += table(groups, {name: _times(at("sensitivity", key), 1000) for name, key in parts.items()})
-    return lines
+    per_token = {n: _times(read("attention", "per_token_all_layers", "by_part", key), 100) for n, key in parts.items()}
+    changes = {name: _times(read("thing", "change", "by_part", key), 1000) for name, key in parts.items()}
+    return [
+        *lines,
+        *("Attention per token, 100 is uniform over the caption's words (mean of heads and layers):", ""),
+        *table(groups, per_token),
+        "Sensitivity: 1,000 times the cosine change of the pooled vector when the thing that one sentence names",
+        *("gets another colour and shape:", ""),
+        *table(groups, changes),
+    ]
 
 
 def _times(pick: Pick, factor: float) -> Pick:
-    def scaled(result: dict) -> float | None:
-        value = pick(result)
-        return None if value is None else factor * value
-
-    return scaled
+    return lambda result: None if (value := pick(result)) is None else factor * value
 
 
 def fidelity_section(reports: Reports, docs: Path) -> list[str]:
@@ -122,52 +115,44 @@ def fidelity_section(reports: Reports, docs: Path) -> list[str]:
     if not groups:
         return []
     lines = [
-        "## Pictures",
-        "",
+        *("## Pictures", ""),
         "The same UNet, trained on the base encoder and never adapted; only the text encoder is",
-    ]
-    lines += [
-        "swapped. Percent of named things that were drawn (cell, colour, shape and size right), same noise for all"
-    ]
-    lines += [
-        "encoders. Late-detail score: things named in the second half of the detail sentences and not in the summary."
-    ]
-    lines += [
+        "swapped. Percent of named things that were drawn (cell, colour, shape and size right), same noise for all",
+        "encoders. Late-detail score: things named in the second half of the detail sentences and not in the summary.",
         "Past 77: the same for sentences that begin behind token 76. Floor: pictures judged by other scenes' prompts.",
         "",
     ]
     if plot_places(reports, docs / "results-places.png"):
         lines += ["![Things drawn by the place of their sentence](results-places.png)", ""]
-    shares = {"late-detail score": at("late_detail"), "floor": at("floor", "late_detail"), "past 77": at("past_77")}
-    shares |= {"summary": at("summary"), "1st half": at("first_half"), "2nd half": at("second_half")}
-    lines += table(groups, shares)
-    lines += ["By quarter of the prompt's details, and cells that no sentence names but where something was drawn:", ""]
-    quarters: dict[str, Pick] = {f"quarter {q + 1}": at("by_quarter", q) for q in range(4)}
-    lines += table(groups, quarters | {"unnamed cells filled": at("unnamed", "filled_percent")})
-    parts = {
-        "colour right": "late_detail_colour",
-        "shape right": "late_detail_shape",
-        "anything": "late_detail_anything",
-    }
-    lines += [
-        "Late details in part: what stands in the named cell has the right colour, the right shape, is anything:",
-        "",
+    shares = {"late-detail score": drawn("late_detail"), "floor": drawn("floor", "late_detail")}
+    shares |= {"past 77": drawn("past_77"), "summary": drawn("summary_score")}
+    shares |= {"1st half": drawn("first_half"), "2nd half": drawn("second_half")}
+    quarters: dict[str, Pick] = {f"quarter {q + 1}": drawn("by_quarter", q) for q in range(4)}
+    quarters |= {"unnamed cells filled": drawn("unnamed", "filled_percent")}
+    parts = {"colour right": "colour", "shape right": "shape", "anything": "anything"}
+    return [
+        *lines,
+        *table(groups, shares),
+        *("By quarter of the prompt's details, and cells that no sentence names but where something was drawn:", ""),
+        *table(groups, quarters),
+        *(
+            "Late details in part: what stands in the named cell has the right colour, the right shape, is anything:",
+            "",
+        ),
+        *table(groups, {name: drawn("late_aspects", key) for name, key in parts.items()}),
+        *checker_section(reports),
     ]
-    lines += table(groups, {name: at(key) for name, key in parts.items()})
-    return lines + checker_section(reports)
 
 
 def checker_section(reports: Reports) -> list[str]:
     """The checker's own error rates, from the first report that measured them: the ceiling of the scores above."""
-    checked = [source for source in reports.sources if "checker" in source.report.extra]
+    checked = [source for source in reports.sources if "checker_errors" in source.report.extra]
     if not checked:
         return []
     lines = ["### The checker's own errors: the ceiling", "", f"From {checked[0].path.name}, on rendered scenes:", ""]
-    lines += [
-        "| pictures | things missed, % | near misses let pass, % | empty cells filled, % | things |",
-        "|---|---|---|---|---|",
-    ]
-    for name, rates in checked[0].report.extra["checker"].items():
+    lines += ["| pictures | things missed, % | near misses let pass, % | empty cells filled, % | things |"]
+    lines += ["|---" * 5 + "|"]
+    for name, rates in checked[0].report.extra["checker_errors"].items():
         cells = [rates[key] for key in ("missed_percent", "false_percent", "filled_percent")]
         numbers = " | ".join("–" if value is None else f"{value:.2f}" for value in cells)
         lines.append(f"| {name.replace('_', ' ')} | {numbers} | {rates['things']} |")
@@ -181,9 +166,9 @@ def again_section(again: Reports | None) -> list[str]:
     lines = ["## Again from nothing with another seed", "", "Another base, other fine-tunings and another UNet on that"]
     lines += ["base, measured on the same held-out scenes and prompts. What holds in both runs is a property of the"]
     lines += ["recipes here; what holds in one is a property of its base.", "", *claims_tables(again)]
-    picks = {f"{probe} T2I": at("probes", probe, "t2i", "r1") for probe in PROBES[:3]}
+    picks = {f"{probe} T2I": r1(probe, "t2i") for probe in PROBES[:3]}
     lines += table(again.of_kind("retrieval"), picks)
-    picks = {"late-detail score": at("late_detail"), "past 77": at("past_77"), "summary": at("summary")}
+    picks = {"late-detail score": drawn("late_detail"), "past 77": drawn("past_77"), "summary": drawn("summary_score")}
     return lines + table(again.of_kind("fidelity"), picks)
 
 
@@ -204,19 +189,17 @@ def write_results(reports: Reports, docs: Path, *, again: Reports | None = None,
     """Write the plots and results.md into `docs`; `again` are reports with another seed, `ways` of other ways."""
     docs.mkdir(parents=True, exist_ok=True)
     lines = [
-        "# Results",
-        "",
+        *("# Results", ""),
         "Written by `python scripts/results.py` from JSON reports; do not edit. Means ± sample standard",
+        "deviations over training seeds: CLIP rows over bases trained from nothing, the others over fine-tunings of "
+        "the",
+        "first base (the UNet was trained on that one). `make results` trains and measures everything again.",
+        "",
+        "Both recipes train with a term that keeps the first 77 states close to the base's, so that the untouched UNet",
+        "can read them; `free` is without it, `sentences` has a second one (section Late sentences held).",
+        "What does not hold, and guesses why: [log.md](log.md).",
+        "",
     ]
-    lines += [
-        "deviations over training seeds: CLIP rows over bases trained from nothing, the others over fine-tunings of the"
-    ]
-    lines += ["first base (the UNet was trained on that one). `make results` trains and measures everything again.", ""]
-    lines += [
-        "Both recipes train with a term that keeps the first 77 states close to the base's, so that the untouched UNet"
-    ]
-    lines += ["can read them; `free` is without it, `sentences` has a second one (section Late sentences held)."]
-    lines += ["What does not hold, and guesses why: [log.md](log.md).", ""]
     lines += claims_section(reports)
     for section in (retrieval_section, attention_section, fidelity_section):
         lines += section(reports, docs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from debias_sd.evaluation.clip_benchmark import load_folder
+from debias_sd.measure.retrieval.clip_benchmark import load_folder
 
 
 def main() -> int:

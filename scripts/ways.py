@@ -11,24 +11,24 @@ from pathlib import Path
 
 from claims import paired_interval
 from headline import replace_between
-from reports import Pick, Reports, Spread, at, spread_of, title_of, values_of
+from reports import Pick, Reports, Spread, at, drawn, r1, spread_of, title_of, values_of
 
 MARKS = ("<!-- ways: written by scripts/results.py -->", "<!-- end of ways -->")
 RECIPES = {"debias": "debias-l0.1", "long-clip": "long-clip-l0.5"}
 COLUMNS: dict[str, tuple[str, Pick]] = {
     **{
-        f"{probe.title()}, {way.upper()}": ("retrieval", at("probes", probe, way, "r1"))
+        f"{probe.title()}, {way.upper()}": ("retrieval", r1(probe, way))
         for way in ("t2i", "i2t")
         for probe in ("keep", "move", "remove")
     },
     **{
-        f"short ({kind}), {way.upper()}": ("retrieval", at("short", kind, way, "r1"))
+        f"short ({kind}), {way.upper()}": ("retrieval", r1("keep", way, of=kind))
         for kind in ("summary", "details_4")
         for way in ("t2i", "i2t")
     },
-    "late details drawn": ("fidelity", at("late_detail")),
-    "drawn past 77": ("fidelity", at("past_77")),
-    "summary drawn": ("fidelity", at("summary")),
+    "late details drawn": ("fidelity", drawn("late_detail")),
+    "drawn past 77": ("fidelity", drawn("past_77")),
+    "summary drawn": ("fidelity", drawn("summary_score")),
 }
 COMPARED = (("packed", "grouped"), ("frozen", "grouped"), ("frozen", "packed"))
 STEPS = ("grouped", "packed", "packed, frozen")
@@ -77,7 +77,7 @@ def again_lines(reports: Reports) -> list[str]:
     lines = []
     for recipe in RECIPES:
         found = []
-        for kind in ("retrieval", "fidelity"):
+        for kind, part in (("retrieval", "sets"), ("fidelity", "judges")):
             groups = reports.of_kind(kind)
             again = [r for many in groups.get(name_of(recipe, "again"), {}).values() for r in many]
             first = [r for seed, many in groups.get(RECIPES[recipe], {}).items() for r in many if seed[0] == "s"]
@@ -85,7 +85,7 @@ def again_lines(reports: Reports) -> list[str]:
                 weights = (
                     "the same weights, bit for bit" if again[0]["sha256"] == first[0]["sha256"] else "other weights"
                 )
-                same = "the same" if again[0] | {"folder": ""} == first[0] | {"folder": ""} else "another"
+                same = "the same" if again[0][part] == first[0][part] else "another"
                 found += [weights, f"{same} {kind} result"]
         if found:
             said = ", ".join(dict.fromkeys(found))

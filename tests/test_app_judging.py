@@ -27,9 +27,9 @@ from app.settings import Settings
 from app.stage import panel_html
 from debias_sd.cli import main
 from debias_sd.comparison import sentences_of
-from debias_sd.judges import Verdict as Judged
-from debias_sd.judges import load_judge
-from debias_sd.judges.verdict import Thresholds
+from debias_sd.measure.judges import Verdict as Judged
+from debias_sd.measure.judges import load_judge
+from debias_sd.measure.judges.verdict import Thresholds
 from debias_sd.report import Report
 
 PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from app.scores import boxes_of, interval_of, likeness, mean_of, score_of, verdicts_of
 from debias_sd.comparison import sentences_of
-from debias_sd.fidelity import judge_caption, summarise
+from debias_sd.measure.judges.checker import CheckerJudge
+from debias_sd.measure.late_details import sentences_in
+from debias_sd.measure.pictures.shares import summarise, table_of
 from debias_sd.shapes.check import read_picture
 from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import cell_box, render
@@ -85,7 +88,8 @@ def test_a_thing_is_drawn_where_its_score_is_above_a_half(noise):
 @pytest.mark.parametrize("sentences", [0, 1, 4, 7, 99])
 def test_late_details_are_those_of_the_evaluation(sentences):
     image = picture_of(sentences)
-    shares = summarise([judge_caption(image, CAPTION)])
+    verdicts = CheckerJudge().judge(Image.fromarray(image), CAPTION.sentences)
+    shares = summarise(table_of([verdicts]), sentences_in([CAPTION.text]), samples=5)
     score = score_of(image, SENTENCES)
     assert score.late == shares["late_detail"]
     assert list(score.quarters) == shares["by_quarter"]

@@ -20,14 +20,14 @@ from debias_sd import cli
 from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import EVALUATION_KINDS
 from debias_sd.datasets.records import ListedRecords, Record
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.clip_benchmark import load_folder
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import load_towers
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.reports.published import published_tables
+from debias_sd.measure.retrieval.clip_benchmark import load_folder
 from debias_sd.probes import GROUPS
 from debias_sd.report import Report
-from debias_sd.reporting.published import published_tables
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")

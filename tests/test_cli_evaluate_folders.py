@@ -31,17 +31,12 @@ COMMANDS = {
     "judge": "calibrate --judge clip:{folder}",
 }
 NEEDS = "holds a clip_text_model model, {} needs a CLIPModel with its image tower; give the folder that training wrote"
-CLIP_ALONE = (
-    "holds a siglip model, {} on the embedded world's scenes is for a CLIPModel; measure a SigLIP on a set: --data"
-)
 FAULTS = {
     ("attention", "text"): NEEDS.format("attention"),
     ("attention of captions", "text"): NEEDS.format("attention"),
     ("retrieval", "text"): NEEDS.format("retrieval"),
     ("retrieval on a set", "text"): NEEDS.format("retrieval"),
     ("judge", "text"): NEEDS.format("a judge"),
-    ("attention", "siglip"): CLIP_ALONE.format("attention"),
-    ("retrieval", "siglip"): CLIP_ALONE.format("retrieval"),
     ("fidelity", "siglip"): "SigLIP is for retrieval, no Stable Diffusion reads its states; give the folder of a CLIP",
 } | {(command, "bare"): "has no tokenizer files; copy tokenizer.json and" for command in COMMANDS}
 

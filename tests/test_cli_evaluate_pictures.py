@@ -45,7 +45,7 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
     assert fidelity(world, out, *options) == 0
     said = capsys.readouterr()
     report = Report.read(out)
-    assert report.kind == "fidelity-judged"
+    assert report.kind == "fidelity"
     assert list(report.encoders) == ["clip-s0", "clip-chunked-s0", "clip-stretched-s0", "long-s0"]
     assert {name: report.settings[name] for name in ("count", "empty", "repeated", "seeds", "steps", "batch")} == {
         "count": 3, "empty": 1, "repeated": 1, "seeds": [0, 3], "steps": 1, "batch": 1,
@@ -136,6 +136,20 @@ def test_the_checker_is_the_judge_of_the_worlds_pictures_where_none_is_named(wor
     assert "floor" not in scores[1]
 
 
+def test_the_world_and_its_checker_are_measured_where_nothing_is_named(world, tmp_path):
+    named = ["--prompts", "world", "--judge", "checker"]
+    for name, options in (("plain", []), ("named", named)):
+        out = tmp_path / name
+        assert fidelity(world, out, *options, "--count", 2, "--seed", 3, base="world", encoders=("own=base",)) == 0
+    plain, again = (Report.read(tmp_path / name) for name in ("plain", "named"))
+    assert (plain.settings, plain.encoders, plain.extra) == (again.settings, again.encoders, again.extra)
+    assert (plain.settings["prompts"], plain.settings["batch"], plain.settings["seeds"]) == ("world", 25, [3])
+    assert list(plain.extra["checker_errors"]) == ["rendered", "noise_10", "vae"]
+    scores = plain.encoders["own-chunked"]["judges"]["checker"]
+    assert list(scores["late_aspects"]) == ["colour", "shape", "anything"]
+    assert scores["unnamed"]["cells"] >= 0
+
+
 def test_a_judge_that_can_never_say_drawn_has_no_share_in_the_terminal(world, tmp_path, capsys):
     judge, calibration = f"clip:{world / 'world-clip'}", tmp_path / "judge.json"
     assert main(["calibrate", "--judge", judge, "--count", "8", "--samples", "9", "--out", str(calibration)]) == 0
@@ -195,7 +209,8 @@ def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_
             "sd",
             "the checker reads pictures of the embedded world alone",
         ),
-        (["--judge", "clip:CLIP"], "sd", "--prompts is not set, only the embedded world has prompts of its own"),
+        (["--judge", "clip:CLIP"], "sd", "--prompts is not set, and the embedded world's are for a base of its own"),
+        (["--prompts", "world"], "sd", "--prompts is not set, and the embedded world's are for a base of its own"),
         (["--prompts", "PROMPTS", "--judge", "eyes"], "sd", "judge 'eyes' is none"),
         (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--seeds", "1", "1"], "sd", "--seeds are [1, 1]"),
         (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--batch", "0"], "sd", "--batch is 0"),
@@ -206,8 +221,7 @@ def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_
         ),
         (["--judge", "checker", "--calibration", "x.json"], "world", "--calibration is for judges that are models"),
         (["--prompts", "PROMPTS", "--calibration", "x.json"], "world", "--calibration is for judges that are models"),
-        (["--pictures", "x"], "world", "--pictures goes with --prompts or --judge"),
-        ([], "sd", "pictures of this base are not the embedded world's"),
+        ([], "sd", "--prompts is not set, and the embedded world's are for a base of its own"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(world, tmp_path, capsys, options, base, message):

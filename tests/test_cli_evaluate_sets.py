@@ -41,7 +41,7 @@ def test_a_report_has_every_set_encoder_and_probe(world, tmp_path, capsys):
     code, said, err = call(capsys, *sets(world, *data, "--probes", "hyfl", "--out", out))
     assert code == 0
     report = Report.read(out)
-    assert report.kind == "retrieval-sets"
+    assert report.kind == "retrieval"
     assert report.settings["probes"] == ["keep", "remove", "shuffle", "keep2", "keep3", "word_drop"]
     assert list(report.encoders) == ["long-s0", "short-s0"]
     for result in report.encoders.values():
@@ -68,11 +68,14 @@ def test_a_second_run_is_equal_to_the_last_digit(world, tmp_path, capsys):
     assert reports[2].extra["work"]["long-s0"]["texts"] == 24
 
 
-def test_the_world_is_a_set_too_and_a_count_takes_the_first(world, tmp_path, capsys):
-    arguments = sets(world, "--data", "world", "--data", world / "own", "--count", 4, "--out", tmp_path / "r.json")
+def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_path, capsys):
+    data = ("--data", "world-twins", "--data", "world-details-2", "--data", world / "own")
+    arguments = sets(world, *data, "--count", 4, "--out", tmp_path / "r.json")
     assert call(capsys, *arguments)[0] == 0
     found = Report.read(tmp_path / "r.json").encoders["long-s0"]["sets"]
-    assert {name: result["pool"]["images"] for name, result in found.items()} == {"world": 4, "folder": 4}
+    assert {name: result["pool"]["images"] for name, result in found.items()} == {
+        "world-twins": 4, "world-details-2": 4, "folder": 4,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from tiny_siglip import make_siglip
 from tiny_world import save_tiny_clip
 
 from debias_sd.captions import split_sentences
-from debias_sd.judges import Thresholds, Verdict, load_judge
-from debias_sd.judges import clip as clip_module
-from debias_sd.judges import details as details_module
-from debias_sd.judges.clip import BEHIND_WINDOW, NO_DETAIL, UNKNOWN_WORDS
-from debias_sd.judges.details import changes_of
-from debias_sd.judges.questions import question_of
+from debias_sd.measure.judges import Thresholds, Verdict, load_judge
+from debias_sd.measure.judges import clip as clip_module
+from debias_sd.measure.judges import details as details_module
+from debias_sd.measure.judges.clip import BEHIND_WINDOW, NO_DETAIL, UNKNOWN_WORDS
+from debias_sd.measure.judges.details import changes_of
+from debias_sd.measure.judges.questions import question_of
 from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render
 
@@ -107,7 +107,7 @@ def test_the_checker_judges_what_it_can_read():
     assert {verdict.mark for verdict in judge.judge(picture(0), sentences)} == {"drawn"}
     wrong = judge.judge(picture(1), [*sentences, "A quiet harbour."])
     assert {verdict.mark for verdict in wrong[:-1]} == {"missing"}
-    assert wrong[-1] == Verdict("A quiet harbour.", 0.5, "unsure", wrong[-1].reason)
+    assert wrong[-1] == Verdict("A quiet harbour.", None, "not judged", wrong[-1].reason)
     assert "names no thing" in wrong[-1].reason
     with pytest.raises(ValueError, match="multiple of 48"):
         judge.judge(noise(), sentences)
@@ -124,7 +124,7 @@ def test_the_score_is_that_of_the_model_itself(tmp_path):
     texts = [sentence, *(change.sentence for change in changes_of(sentence))]
     preprocessing = judge.towers.preprocessing
     pixels = preprocessing.normalise([preprocessing.square(noise())])
-    rows = judge.towers.encoder.tokenizer(texts, padding=True, return_tensors="pt")
+    rows = judge.towers.tokenizer(texts, padding=True, return_tensors="pt")
     model.config.text_config.eos_token_id = model.text_model.eos_token_id = 49407
     with torch.no_grad():
         logits = model(**rows, pixel_values=pixels).logits_per_image[0].double()
@@ -173,7 +173,7 @@ def test_sentences_that_cannot_be_judged_say_why(tmp_path):
     far = "It goes on and on and on, " * 20 + "to a red boat."
     verdicts = judge.judge(noise(), ["Photo, detailed, 8k.", far, "A red boat."])
     assert [verdict.reason for verdict in verdicts] == [NO_DETAIL, BEHIND_WINDOW, ""]
-    assert [(verdict.score, verdict.mark) for verdict in verdicts[:2]] == [(0.5, "unsure")] * 2
+    assert [(verdict.score, verdict.mark) for verdict in verdicts[:2]] == [(None, "not judged")] * 2
     world = save_tiny_clip(tmp_path / "world")
     (world / "known_words.json").write_text(json.dumps([*"there is a small large red blue star in the".split()]))
     verdicts = load_judge(f"clip:{world}").judge(picture(0), ["There is a red boat.", "There is a red star."])

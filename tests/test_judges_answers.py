@@ -12,11 +12,11 @@ from tiny import edit_json, save_clip_model
 from tiny_judges import save_blip, save_llava, save_qwen, word_tokenizer
 from transformers import AutoProcessor, BlipForQuestionAnswering, LlavaForConditionalGeneration
 
-from debias_sd.judges import load_judge
-from debias_sd.judges.answers import NO_ANSWER, NO_WORDS
-from debias_sd.judges.chat import answer_tokens
-from debias_sd.judges.load import hash_weights
-from debias_sd.judges.questions import question_of
+from debias_sd.measure.judges import load_judge
+from debias_sd.measure.judges.answers import NO_ANSWER, NO_WORDS
+from debias_sd.measure.judges.chat import answer_tokens
+from debias_sd.measure.judges.load import hash_weights
+from debias_sd.measure.judges.questions import question_of
 
 SENTENCES = [
     "There is a red star.",
@@ -89,7 +89,7 @@ def test_answers_do_not_depend_on_the_batch_and_depend_on_the_picture(folders, k
     other = [verdict.score for verdict in judge.judge(noise(1), SENTENCES)]
     assert np.abs(np.subtract(other, whole)).max() > 1e-3
     repeated = judge.judge(noise(), [SENTENCES[0], "...", SENTENCES[0], SENTENCES[2]])
-    assert [verdict.score for verdict in repeated] == pytest.approx([whole[0], 0.5, whole[0], whole[2]], abs=1e-5)
+    assert [verdict.score for verdict in repeated] == pytest.approx([whole[0], None, whole[0], whole[2]], abs=1e-5)
     assert repeated[1].reason == NO_WORDS
     assert judge.judge(noise(), []) == []
 
@@ -136,7 +136,7 @@ def test_a_model_that_says_something_else_has_not_answered(folders, tmp_path):
 
     judge = load_judge(f"vqa:{with_weights(folders['blip'], tmp_path / 'talks', talks)}")
     verdicts = judge.judge(noise(), SENTENCES)
-    assert {(verdict.score, verdict.mark, verdict.reason) for verdict in verdicts} == {(0.5, "unsure", NO_ANSWER)}
+    assert {(verdict.score, verdict.mark, verdict.reason) for verdict in verdicts} == {(None, "not judged", NO_ANSWER)}
 
 
 def test_nan_is_refused(folders, tmp_path):

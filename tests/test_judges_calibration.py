@@ -10,10 +10,18 @@ from tiny_world import save_tiny_clip
 
 from debias_sd.cli import main
 from debias_sd.encoder_folder import WEIGHTS
-from debias_sd.evaluation.bootstrap import draw_groups, middle_of
-from debias_sd.judges import Thresholds, load_judge
-from debias_sd.judges.calibration import Scores, accuracy, auc, calibrate, choose_thresholds, measure, read_thresholds
-from debias_sd.judges.known import ELSEWHERE, NEAR_MISS, TRUE, read_known, world_pictures
+from debias_sd.measure.bootstrap import draw_groups, middle_of
+from debias_sd.measure.judges import Thresholds, load_judge
+from debias_sd.measure.judges.calibration import (
+    Scores,
+    accuracy,
+    auc,
+    calibrate,
+    choose_thresholds,
+    measure,
+    read_thresholds,
+)
+from debias_sd.measure.judges.known import ELSEWHERE, NEAR_MISS, TRUE, read_known, world_pictures
 from debias_sd.report import Report
 
 NO_WEIGHTS = pytest.mark.skipif(not (WEIGHTS / "base").is_dir(), reason="the embedded encoders have not been made")

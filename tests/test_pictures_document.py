@@ -12,9 +12,9 @@ from tiny_judges import save_blip
 
 from debias_sd import cli
 from debias_sd.encoder_folder import WEIGHTS
+from debias_sd.measure.reports.picture_tables import TABLES
+from debias_sd.measure.reports.tables import read_entries
 from debias_sd.report import Report
-from debias_sd.reporting.judged import TABLES
-from debias_sd.reporting.tables import read_entries
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")

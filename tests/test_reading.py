@@ -11,15 +11,18 @@ from test_retrieval_siglip import WORDS
 from test_retrieval_siglip import folder as siglip_folder  # noqa: F401  (a fixture)
 from tiny import LONG_PROMPT, clip_tokenizer, save_clip_model
 from tiny_sets import caption, make_folder
+from tiny_world import save_tiny_clip
 from transformers import CLIPModel, SiglipModel
 
 from debias_sd import cli
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import load_towers
-from debias_sd.reading.attention import pooled_attention
-from debias_sd.reading.measure import measure_reading
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.reading.attention import TokenAttention, pooled_attention
+from debias_sd.measure.reading.by_place import _per_token, measure_reading
+from debias_sd.measure.reading.places import texts_of
+from debias_sd.measure.world import world_prompts
 from debias_sd.report import Report
 
 PLOTS = (
@@ -58,6 +61,8 @@ def test_attention_is_that_of_stock_transformers_at_the_end_token(world):
         at_end = torch.stack([layer[0, :, -1].mean(0) for layer in layers]).numpy()
         np.testing.assert_allclose(one.attention[0], at_end.mean(0)[1:-1], atol=1e-6)
         np.testing.assert_allclose(one.attention[1], at_end[-1][1:-1], atol=1e-6)
+        np.testing.assert_allclose(one.slots, [at_end.mean(0), at_end[-1]], atol=1e-6)
+        np.testing.assert_allclose(one.slots.sum(axis=1), 1, atol=1e-5)
         tokens = [tokenizer.decode(token) for token in ids[0, 1:-1]]
         words = ["".join(t for t, of in zip(tokens, one.word_of, strict=True) if of == w) for w in range(one.words)]
         assert words == text.lower().split()
@@ -79,6 +84,7 @@ def test_siglip_looks_from_the_last_slot_at_its_pads_too(siglip_folder):  # noqa
     assert found[0].attention[0].sum() < 0.9
     assert found[1].words == 18
     assert len(found[1].word_of) == 15  # cut to 16 positions, the end token last
+    assert all(one.slots.shape == (2, 16) for one in found)
     assert towers.model.config._attn_implementation == "sdpa"
 
 
@@ -118,6 +124,37 @@ def test_what_stands_behind_the_window_is_not_read(world):
     assert difference["difference"][0] < 0
 
 
+def test_attention_per_token_counts_what_was_read_alone():
+    """Two sentences of two words, the second one cut after its first: each token of it gets three times as much."""
+    texts, _ = texts_of(["One two. Three four."])
+    seen = TokenAttention(np.array([0, 1, 2]), np.array([[0.1, 0.1, 0.3]] * 2), np.zeros((2, 5)), 4)
+    places, values = _per_token(texts, [seen], 0)
+    assert [(place.sentence, place.before) for place in places] == [(0, 0), (1, 2)]
+    np.testing.assert_allclose(values, [0.6, 1.8])
+    places, values = _per_token(texts, [TokenAttention(seen.word_of[:2], seen.attention[:, :2], seen.slots, 4)], 1)
+    assert [place.sentence for place in places] == [0]
+
+
+def test_things_of_the_embedded_world_are_changed_too_and_every_measure_has_its_parts(tmp_path):
+    both = {name: embedder(save_tiny_clip(tmp_path / name, window=w)) for name, w in (("short", 77), ("long", 248))}
+    texts = world_prompts(seed=0, count=5)
+    read = measure_reading(both, texts, label="world", samples=5)
+    short, long = read.encoders["short"], read.encoders["long"]
+    for result, is_read in ((short, False), (long, True)):
+        assert (result["thing"]["change"]["by_sentence"]["mean"][-1] > 1e-6) == is_read
+        assert result["thing"]["change"]["by_part"]["summary"] > 1e-5
+        assert result["thing"]["rules"] == {"thing": result["thing"]["changes"]}
+        for spreads in (result["drop"]["change"], result["attention"]["per_token_all_layers"]):
+            assert list(spreads["by_part"]) == ["summary", "first_half", "second_half"]
+            assert spreads["by_part"]["summary"] == pytest.approx(spreads["by_sentence"]["mean"][0])
+    longest = max(len(row) for row in load_towers(tmp_path / "long").own_ids(texts))
+    positions = long["attention"]["positions"]
+    assert len(positions["all_layers"]) == len(positions["captions"]) == longest + 2  # from the start to the end token
+    assert positions["captions"][0] == 5
+    assert len(short["attention"]["positions"]["all_layers"]) == 77
+    assert "thing" in read.differences["short - long"]
+
+
 def test_equal_encoders_have_no_difference_and_the_order_changes_nothing(world):
     both = {"one": embedder(world / "long"), "two": embedder(world / "long")}
     read = measure_reading(both, CAPTIONS, label="own", samples=20)
@@ -143,7 +180,7 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
     assert said.count("last quarter against an average place (1): attention ") == 4
     assert "mine.jsonl: 1 caption without text left out." in err
     report = Report.read(tmp_path / "r.json")
-    assert report.kind == "reading"
+    assert report.kind == "attention"
     assert {label: found["captions"] for label, found in report.encoders["siglip"]["reading"].items()} == {
         "folder": 6, "mine": 6,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 
 from debias_sd.captions import split_sentences
-from debias_sd.reading.places import (
+from debias_sd.measure.reading.places import (
     Place,
     Text,
     bins_of,
@@ -11,9 +11,12 @@ from debias_sd.reading.places import (
     names_of,
     swaps_of,
     texts_of,
+    things_of,
     word_bin,
 )
-from debias_sd.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
+from debias_sd.measure.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
+from debias_sd.shapes.heldout import prompt_set
+from debias_sd.shapes.reading import read_sentence
 
 CAPTIONS = [
     "A harbour at dawn.  A red boat lies there. Nobody answers.",
@@ -107,3 +110,26 @@ def test_a_bin_that_no_draw_has_is_null_and_no_nan():
 
 def test_a_text_of_no_words_has_no_place():
     assert [swap.place.caption for swap in swaps_of([Text(("?!", "...")), Text(("A dog.", "!!"))])] == [1]
+
+
+def test_the_thing_of_a_sentence_is_changed_where_the_summary_does_not_name_it_too():
+    captions = prompt_set(0, count=6).captions
+    texts, _ = texts_of([caption.text for caption in captions])
+    changes = things_of(texts, seed=0)
+    wanted = [
+        (number, index, things[0])
+        for number, caption in enumerate(captions)
+        for index, things in enumerate(caption.named)
+        if not index or things[0] not in caption.named[0]
+    ]
+    assert [(change.place.caption, change.place.sentence) for change in changes] == [one[:2] for one in wanted]
+    for change, (number, index, thing) in zip(changes, wanted, strict=True):
+        sentences = split_sentences(change.text)
+        pairs = enumerate(zip(sentences, texts[number].sentences, strict=True))
+        assert [place for place, (one, other) in pairs if one != other] == [index]
+        other = read_sentence(sentences[index])[0]
+        assert (other.cell, other.size) == (thing.cell, thing.size)
+        assert other.colour != thing.colour
+        assert other.shape != thing.shape
+    assert things_of(texts, seed=0) == changes != things_of(texts, seed=1)
+    assert things_of(texts_of(CAPTIONS)[0], seed=0) == []

@@ -4,10 +4,10 @@ import base64
 
 import pytest
 
+from debias_sd.measure.reports import picture_tables as judged
+from debias_sd.measure.reports.picture_tables import picture_tables
+from debias_sd.measure.reports.tables import Entry
 from debias_sd.report import Report
-from debias_sd.reporting import judged
-from debias_sd.reporting.judged import picture_tables
-from debias_sd.reporting.tables import Entry
 
 JPEG = base64.b64encode(b"\xff\xd8\xff").decode()
 SCORES = {
@@ -21,7 +21,7 @@ def test_a_share_of_nothing_is_said_to_be_none(drawn):
     about = {"meaning": "a probability", "thresholds": {"drawn": drawn, "missing": 0.2, "source": "world, 12 pictures"}}
     extra = {"judges": {"clip:x": about}, "differences_of_pictures": {}, "agreement": {}}
     result = {"judges": {"clip:x": SCORES}}
-    report = Report("fidelity-judged", {"texts_sha256": "0", "seeds": [0]}, {"a": result}, extra=extra)
+    report = Report("fidelity", {"texts_sha256": "0", "seeds": [0]}, {"a": result}, extra=extra)
     (table,) = picture_tables([Entry("a", "a", report, result)])
     assert ("0 is no measurement, only the mean scores are one" in table.note) == (drawn is None)
     assert table.note.startswith("A probability. Thresholds: world, 12 pictures.")
@@ -39,7 +39,7 @@ def judged_report(thresholds, *, label="a"):
     }  # fmt: skip
     result = {"judges": {"clip:x": scores}}
     settings = {"texts_sha256": "0", "seeds": [0], "prompts": "world"}
-    return Entry(label, label, Report("fidelity-judged", settings, {label: result}, extra=extra), result)
+    return Entry(label, label, Report("fidelity", settings, {label: result}, extra=extra), result)
 
 
 def drawn_lines(entries, monkeypatch):

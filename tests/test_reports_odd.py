@@ -21,10 +21,13 @@ def world(tmp_path_factory):
     for kind, extra in (("retrieval", ("--probes", "debias", "length")), ("attention", ())):
         arguments = ("evaluate", kind, "--encoder", *named, *data, *extra, "--out", root / f"{kind}.json")
         assert cli.main([str(argument) for argument in arguments]) == 0
-    worlds = {"positions": {"all_layers": [0.5, 0.0, 0.1], "last_layer": [0.4, 0.1, 0.1], "captions": [1, 1, 1]}}
-    encoders = {name: worlds | {"sha256": "0" * 64} for name in ODD}
-    Report("attention", {"seed": 0}, encoders).write(root / "world.json")
-    Report("fidelity", {"seed": 0}, {"a": {"late_detail": 1.0, "floor": {"late_detail": None}}}).write(root / "f.json")
+    curves = {"all_layers": [0.5, 0.0, 0.1], "last_layer": [0.4, 0.1, 0.1], "captions": [1, 1, 1]}
+    spread = {"places": ["1"], "mean": [0.5], "low": [None], "high": [None], "captions": [1]}
+    seen = {"positions": curves, "per_token_all_layers": {"by_part": {"summary": 0.5}, "by_sentence": spread}}
+    part = {"texts_sha256": "0", "attention": seen, "thing": {"change": {"by_part": {"summary": 0.5}}, "relative": {}}}
+    encoders = {name: {"reading": {"world": part}, "sha256": "0" * 64} for name in ODD}
+    Report("reading", {"seed": 0}, encoders).write(root / "world.json")  # as the converted reports: not all measures
+    Report("step", {"seed": 0}, {"a": {"late_detail": 1.0, "floor": {"late_detail": None}}}).write(root / "f.json")
     return root
 
 
@@ -38,7 +41,7 @@ def test_reports_of_all_kinds_and_encoders_of_odd_names_make_one_page(world, tmp
     reports = [world / name for name in ("retrieval.json", "attention.json", "world.json", "f.json")]
     code, out, err = call(capsys, "report", *reports, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots")
     assert (code, err) == (0, "")
-    for section in ("docci, text to image", "docci: what is read, by sentence", "### attention", "### fidelity"):
+    for section in ("docci, text to image", "docci: what is read, by sentence", "world: what is read", "### step"):
         assert section in out
     rows = [line for line in out.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in rows)

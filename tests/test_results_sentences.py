@@ -8,24 +8,26 @@ from debias_sd.report import Report
 from tests.test_training_ways import retrieval, run_results
 
 ROOT = Path(__file__).resolve().parents[1]
+PROMPTS = {"seed": 0, "texts_sha256": "same"}
 
 
 def fidelity(late):
     """`late` of 10 things drawn, for each of 20 prompts."""
-    shares = {name: 10.0 * late for name in ("late_detail", "past_77", "summary", "first_half", "second_half")}
-    shares |= {f"late_detail_{part}": 10.0 * late for part in ("colour", "shape", "anything")}
+    shares = {name: 10.0 * late for name in ("late_detail", "past_77", "summary_score", "first_half", "second_half")}
     shares |= {
+        "late_aspects": {part: 10.0 * late for part in ("colour", "shape", "anything")},
         "by_quarter": [10.0 * late] * 4,
         "by_sentence": [10.0 * late] * 3,
         "unnamed": {"filled_percent": 1.0},
         "floor": {"late_detail": 1.0},
+        "late_per_prompt": [[late, 10]] * 20,
     }
-    return shares | {"sha256": f"{late}", "texts_sha256": "same", "late_per_prompt": [[late, 10]] * 20}
+    return {"sha256": f"{late}", "judges": {"checker": shares}}
 
 
 def write(folder, name, keep, late):
     Report("retrieval", {"seed": 0}, {name: retrieval(keep)}).write(folder / f"retrieval-{name}.json")
-    Report("fidelity", {"seed": 0}, {name: fidelity(late)}).write(folder / f"fidelity-{name}.json")
+    Report("fidelity", PROMPTS, {name: fidelity(late)}).write(folder / f"fidelity-{name}.json")
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def reports(tmp_path):
         write(folder, f"debias-l0.1-{seed}", 60.0 + number, 8)
         write(folder, f"debias-sentences-l0.1-{seed}", 40.0 + number, 9)
         write(folder, f"long-clip-l0.5-{seed}", 50.0, 8)
-    Report("fidelity", {"seed": 0}, {"base-chunked-s0": fidelity(10)}).write(folder / "fidelity-base-s0.json")
+    Report("fidelity", PROMPTS, {"base-chunked-s0": fidelity(10)}).write(folder / "fidelity-base-s0.json")
     return folder
 
 
@@ -81,7 +83,7 @@ def test_there_is_no_section_where_nothing_was_measured(reports, tmp_path):
 def test_what_the_readme_says_of_both_runs_is_what_was_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     from claims import paired_interval
-    from reports import Reports
+    from reports import Reports, drawn
     from ways import value_of
 
     first, again = (Reports.read(ROOT / "results" / folder) for folder in (".", "another-seed"))
@@ -110,6 +112,6 @@ def test_what_the_readme_says_of_both_runs_is_what_was_measured(monkeypatch):
     assert f"(95 % over prompts: {intervals[0]} points, again {intervals[1]})" in text
     assert f"(again: Long-CLIP's, {late(again, plain[1])} against {late(again, plain[0])})" in text
     (by_seed,) = [found for name, found in first.of_kind("fidelity").items() if name == held[1]]
-    scores = sorted((result["late_detail"], seed) for seed, results in by_seed.items() for result in results)
+    scores = sorted((drawn("late_detail")(result), seed) for seed, results in by_seed.items() for result in results)
     assert f"({scores[0][0]:.1f} to {scores[-1][0]:.1f}; the one that ships, seed 0, is the lowest)" in text
     assert scores[0][1] == "s0"

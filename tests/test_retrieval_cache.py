@@ -1,4 +1,4 @@
-"""The feature cache: nothing twice, nothing stale, nothing half written; and ranks in blocks equal to ranks at once."""
+"""The feature cache: nothing twice, nothing stale, nothing half written."""
 
 import errno
 import os
@@ -10,12 +10,11 @@ from tiny_sets import caption, make_folder
 
 from debias_sd import cli
 from debias_sd.datasets.names import open_records
-from debias_sd.evaluation.cache import FeatureCache, cache_folder, key_of
-from debias_sd.evaluation.embedding import Embedder, length_batches
-from debias_sd.evaluation.measure import Plan, measure_sets
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import content_hash, load_towers
-from debias_sd.metrics import BLOCK, best_ranks_of, ranks_of, retrieval_ranks
+from debias_sd.measure.features.cache import FeatureCache, cache_folder, key_of
+from debias_sd.measure.features.embedding import Embedder, length_batches
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import content_hash, load_towers
+from debias_sd.measure.retrieval.sets import Plan, measure_sets
 
 
 @pytest.fixture(scope="module")
@@ -118,34 +117,3 @@ def test_texts_are_not_read_in_the_order_of_the_file_nor_padded_to_the_window(fo
     rows, lengths = towers.ids_of([caption(1), "A cat."])
     assert [len(row) for row in rows] == [-(-length // 8) * 8 for length in lengths]
     assert max(map(len, rows)) < 248
-
-
-@pytest.mark.parametrize("block", [1, 50, 1000, BLOCK])
-def test_ranks_in_blocks_are_those_of_the_whole_matrix(block):
-    rng = np.random.default_rng(1)
-    images = rng.integers(-2, 3, (23, 6)).astype(np.float32)  # whole numbers: many ties
-    captions = rng.integers(-2, 3, (71, 6)).astype(np.float32)
-    owners = np.concatenate([np.arange(23), rng.integers(0, 23, 48)])[rng.permutation(71)]
-    ranks = retrieval_ranks(images, captions, owners, block=block)
-    assert ranks.t2i.tolist() == ranks_of(captions @ images.T, owners).tolist()
-    assert ranks.i2t.tolist() == best_ranks_of(images @ captions.T, owners, np.arange(23)).tolist()
-
-
-def test_ranking_all_of_flickr30k_takes_a_block_and_no_matrix(monkeypatch):
-    """By arithmetic: the largest array of similarities is a block, whatever the pool."""
-    shapes = []
-
-    class Watched(np.ndarray):
-        def __matmul__(self, other):
-            product = np.asarray(self) @ np.asarray(other)
-            shapes.append(product.size)
-            return product
-
-    images, captions = (np.ones((count, 2), np.float32).view(Watched) for count in (300, 1500))
-    owners = np.repeat(np.arange(300), 5)
-    retrieval_ranks(images, captions, owners, block=4000)
-    assert sum(shapes) == 2 * 300 * 1500
-    assert max(shapes) <= 4000
-    # similarities and their comparison, features of 768 numbers of both pools, and their order
-    peak = BLOCK * (4 + 1) + (31_014 + 155_070) * 768 * 4 + 155_070 * 8 * 4
-    assert peak < 2e9

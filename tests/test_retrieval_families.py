@@ -12,12 +12,12 @@ from transformers import SiglipModel
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_image
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.measure import Plan, measure_sets
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import load_towers
-from debias_sd.metrics import retrieval_ranks
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.retrieval.ranks import retrieval_ranks
+from debias_sd.measure.retrieval.sets import Plan, measure_sets
 
 MEAN, STD = torch.tensor([0.48145466, 0.4578275, 0.40821073]), torch.tensor([0.26862954, 0.26130258, 0.27577711])
 

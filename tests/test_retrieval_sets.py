@@ -9,20 +9,17 @@ import torch
 from safetensors.torch import load_file
 from tiny import clip_tokenizer, edit_json, save_clip_model
 from tiny_sets import caption, check_ranks, draw, make_coco, make_folder, make_urban1k
-from tiny_world import save_tiny_clip
 from transformers import CLIPModel
 
 from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_image
 from debias_sd.datasets.records import Encoded, ListedRecords, Record
-from debias_sd.evaluation.cache import FeatureCache
-from debias_sd.evaluation.embedding import Embedder
-from debias_sd.evaluation.measure import Measured, Plan, measure_sets
-from debias_sd.evaluation.pool import world_records
-from debias_sd.evaluation.processes import Processes
-from debias_sd.evaluation.towers import ClipTowers, load_towers
-from debias_sd.retrieval import evaluate_retrieval, load_dual_encoder
+from debias_sd.measure.features.cache import FeatureCache
+from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.towers import ClipTowers, load_towers
+from debias_sd.measure.retrieval.sets import Measured, Plan, measure_sets
 from debias_sd.tokens import tokenize
 
 PICTURE = b"P6 1 1 255 \x09\x08\x07"  # a picture of one pixel, as PPM
@@ -74,18 +71,6 @@ def test_the_ranks_are_those_of_stock_transformers(make, folder, tmp_path):
         for score in ("r1", "median_rank"):
             assert found["intervals"][score][0] <= found[score] <= found["intervals"][score][1]
     assert result["pool"] == {"images": len(records), "captions": len(owners)}
-
-
-def test_the_embedded_world_has_the_scores_of_its_own_evaluation(tmp_path):
-    path = save_tiny_clip(tmp_path / "world", window=248)
-    (path / "known_words.json").write_text('["red"]')  # by which a folder of the embedded world is known
-    own = evaluate_retrieval(load_dual_encoder(path), seed=3, families=5, short=8)["probes"]
-    names = ("keep", "move", "remove", "first2", "swap2", "first_only")
-    result = measure(path, world_records(seed=3, families=5), probes=names, seed=3)
-    for name in names:
-        found = result.encoders["one"]["sets"]["world"]["probes"][name]
-        for way in ("t2i", "i2t"):
-            assert {key: found[way][key] for key in own[name][way]} == own[name][way]
 
 
 def test_features_do_not_depend_on_company_order_or_padding(folder):
@@ -157,12 +142,12 @@ def test_features_that_are_not_finite_are_refused(tmp_path):
     save_clip_model(tmp_path)
     towers = load_towers(tmp_path)
     with torch.no_grad():
-        towers.encoder.model.text_projection.weight[0, 0] = float("nan")
+        towers.model.text_projection.weight[0, 0] = float("nan")
     own = Embedder(towers, FeatureCache(None, ""), Processes())
     with pytest.raises(ValueError, match="gives features that are NaN or infinite; its training went wrong"):
         own.texts(["A cat."])
     with torch.no_grad():
-        towers.encoder.model.visual_projection.weight[0, 0] = float("inf")
+        towers.model.visual_projection.weight[0, 0] = float("inf")
     with pytest.raises(ValueError, match="gives features that are NaN or infinite; its training went wrong"):
         own.pictures(ListedRecords("own", (Record("a", Encoded(PICTURE, "a"), ("A cat.",)),)), Faults(1))
 

@@ -8,7 +8,7 @@ import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from debias_sd.evaluation.preprocessing import clip_preprocessing
+from debias_sd.measure.features.preprocessing import clip_preprocessing
 from tests.test_train_data import TEXT, make_batch
 from tests.test_train_processes import SEVERAL, launch
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny

@@ -4,12 +4,14 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
 import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from debias_sd.evaluation.preprocessing import clip_preprocessing
+from debias_sd.measure.features.preprocessing import clip_preprocessing
+from tests.tiny_sets import check_ranks
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import evaluation, hub
@@ -69,15 +71,20 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 
 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
-    from debias_sd.retrieval import embed_scenes, embed_texts, load_dual_encoder, score
-    from debias_sd.shapes.heldout import short_set
+    from debias_sd.datasets.faults import Faults
+    from debias_sd.measure.features.cache import FeatureCache
+    from debias_sd.measure.features.embedding import Embedder
+    from debias_sd.measure.features.processes import Processes
+    from debias_sd.measure.features.towers import load_towers
+    from debias_sd.measure.world import world_records
 
     config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
     found = evaluate(prepare(config), read_heldout(config, clip_preprocessing(48)))
-    encoder, shorts = load_dual_encoder(base), short_set(0, count=12)
-    wanted = score(embed_scenes(encoder, shorts.scenes), embed_texts(encoder, shorts.texts["summary"]))
-    assert found["short_t2i_r1"] == wanted["t2i"]["r1"]
-    assert found["short_i2t_r1"] == wanted["i2t"]["r1"]
+    records = world_records("world-summary", seed=0, count=12)
+    one = Embedder(load_towers(base), FeatureCache(None, ""), Processes())
+    features = one.pictures(records, Faults(12))[0], one.texts([record.captions[0] for record in records])
+    rates = {way: {"r1": found[f"short_{way}_r1"]} for way in ("t2i", "i2t")}
+    check_ranks(rates, *features, np.arange(12), few_ties=False)
 
 
 def test_a_run_measures_on_pairs_of_its_own(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import shapes_step
 from debias_sd.encoder_folder import WEIGHTS
+from debias_sd.measure.world import PROBES, TWINS
 from debias_sd.report import Report
 from train_encoder.config import parse_arguments
 
@@ -103,10 +104,10 @@ def test_a_step_benchmark_without_steps_is_refused(capsys):
 
 def retrieval(keep: float) -> dict:
     rates = {way: {"r1": keep, "mean_rank": 1.5} for way in ("t2i", "i2t")}
-    probes = {probe: rates | {"twin_percent": 50.0} for probe in ("keep", "move", "remove", "first2", "swap2")}
-    kinds = ("summary", "arbitrary", "details_1", "details_2", "details_3", "details_4")
-    short = dict.fromkeys(kinds, rates)
-    return {"sha256": f"{keep}", "probes": probes | {"first_only": rates}, "short": short, "pads": {}}
+    probes = ("keep", "move", "remove", "first2", "swap2", "first_only")
+    sets = {name: {"probes": {"keep": rates}} for name in PROBES}
+    sets[TWINS] = {"probes": {probe: rates | {"twin_percent": 50.0} for probe in probes}}
+    return {"sha256": f"{keep}", "sets": sets}
 
 
 @pytest.fixture

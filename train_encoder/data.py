@@ -22,7 +22,7 @@ from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, picture_state, read_rgb
 from debias_sd.datasets.records import Records, describe_counts
 from debias_sd.datasets.shards import Shards
-from debias_sd.evaluation.preprocessing import Preprocessing
+from debias_sd.measure.features.preprocessing import Preprocessing
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import SIDE, render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing, random_scene

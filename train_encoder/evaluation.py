@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from debias_sd.captions import PROBES, first_only
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, read_rgb
-from debias_sd.evaluation.preprocessing import Preprocessing
-from debias_sd.retrieval import score
+from debias_sd.measure.features.preprocessing import Preprocessing
+from debias_sd.measure.retrieval.ranks import retrieval_ranks, scores_of
 from debias_sd.shapes.heldout import short_set, twin_set
 from debias_sd.shapes.render import render
 from train_encoder.batches import normalise
@@ -98,8 +98,8 @@ def evaluate(run: Run, heldout: HeldOut) -> dict[str, float]:
         pairs["short"] = (short_images, heldout.short_texts)
         row: dict[str, float] = {"step": run.step}
         for name, (pictures, texts) in pairs.items():
-            found = score(pictures, _text_features(run, texts))
-            row |= {f"{name}_{way}_r1": found[way]["r1"] for way in ("t2i", "i2t")}
+            ranks = retrieval_ranks(pictures, _text_features(run, texts), np.arange(len(texts)))
+            row |= {f"{name}_{way}_r1": scores_of(getattr(ranks, way))["r1"] for way in ("t2i", "i2t")}
         return row
     finally:
         run.towers.train(was_training)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedTokenizerBase
 
-    from debias_sd.evaluation.preprocessing import Preprocessing
+    from debias_sd.measure.features.preprocessing import Preprocessing
     from train_encoder.settings import TrainConfig
     from train_encoder.texts import Texts
 

@@ -6,7 +6,6 @@ The report holds its thresholds: give it to `debias-sd evaluate fidelity --calib
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from debias_sd.counts import count_of
 if TYPE_CHECKING:
     import torch
 
-    from debias_sd.judges.known import Known
+    from debias_sd.measure.judges.known import Known
 
 HELP = "measure a judge of pictures where the content is known, and choose its thresholds"
 WORLD = "world"
@@ -55,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure every judge, write the report; ValueError for every fault of the user's."""
     from tqdm import tqdm
 
-    from debias_sd.judges import load_judge
-    from debias_sd.judges.calibration import KIND, calibrate
-    from debias_sd.report import Report, check_writable
+    from debias_sd.measure.judges import load_judge
+    from debias_sd.measure.judges.calibration import calibrate
+    from debias_sd.report import JUDGE, Report, check_writable, command_line
 
     _check(arguments)
     check_writable(arguments.out)
@@ -71,9 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         with tqdm(total=len(known.pictures), desc=judge.name, unit="picture", leave=False) as bar:
             results[judge.name] = calibrate(judge, known, **options, progress=bar.update)
     settings = {"seed": arguments.seed, "sure": arguments.sure, "samples": arguments.samples, "device": device.type}
-    command = "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")
     seconds = round(time.perf_counter() - started, 1)
-    Report(KIND, settings | known.describe(), results, command=command, seconds=seconds).write(arguments.out)
+    Report(JUDGE, settings | known.describe(), results, command=command_line(), seconds=seconds).write(arguments.out)
     for name, found in results.items():
         _say(name, found)
     say(f"{arguments.out}: calibration of {', '.join(results)}, {seconds:.0f} s")
@@ -101,7 +99,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _known(arguments: argparse.Namespace) -> Known:
     from debias_sd.datasets.records import describe_counts
-    from debias_sd.judges.known import read_known, world_pictures
+    from debias_sd.measure.judges.known import read_known, world_pictures
 
     if arguments.known == WORLD:
         return world_pictures(seed=arguments.seed, count=arguments.count or 200)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +14,16 @@ from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.sampling import add_sampling_arguments, settle_guidance, settle_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
+from debias_sd.drawing import FEEDS
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from debias_sd.benchmark_layouts.writing import BenchmarkSet
-    from debias_sd.fidelity import Way
+    from debias_sd.drawing import Variant
 
 HELP = "draw the prompts of DPG-Bench, GenEval or T2I-CompBench in the layout of their judges"
-WAYS = ("cut", "windows", "stretched")  # as `generation.drawing.ways_for` gives them
 ENCODER = "debias"
 
 
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--past-77",
-        choices=WAYS,
+        choices=tuple(FEEDS),
         default="windows",
         help="what an encoder of 77 tokens does with longer prompts (default: windows)",
     )
@@ -77,29 +76,30 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(arguments.out / "manifest.json")
     quiet_loading()
     started = time.perf_counter()
-    way, settings = _load(arguments)
+    variant, settings = _load(arguments)
     made = BenchmarkSet(arguments.out, layout, planned, seeds, settings)
     made.check()
-    return _draw(made, way, arguments, started)
+    return _draw(made, variant, arguments, started)
 
 
-def _draw(made: BenchmarkSet, way: Way, arguments: argparse.Namespace, started: float) -> int:
+def _draw(made: BenchmarkSet, variant: Variant, arguments: argparse.Namespace, started: float) -> int:
     import numpy as np
     from tqdm import tqdm
 
-    from debias_sd.fidelity import draw
+    from debias_sd.drawing import draw
+    from debias_sd.report import command_line
 
-    about: dict[str, Any] = {"command": "debias-sd " + " ".join(sys.argv[1:]).replace(f"{Path.cwd()}/", "")}
-    past = sum(_tokens_of(way, planned.prompt.text) > way.pipe.tokenizer.model_max_length for planned in made.planned)
+    about: dict[str, Any] = {"command": command_line()}
+    past = sum(_tokens_of(variant, planned.prompt.text) > variant.window for planned in made.planned)
     about["prompts_past_window"] = past
-    if past and way.chunk is None:
-        warn(f"{count_of(past, 'prompt')} longer than the window of {way.pipe.tokenizer.model_max_length} tokens: cut.")
+    if past and variant.reading is None:
+        warn(f"{count_of(past, 'prompt')} longer than the window of {variant.window} tokens: cut.")
     made.write_manifest(complete=False, **about)
 
     def pictures(prompt: str, seeds: Sequence[int]) -> np.ndarray:
         batches = [seeds[at : at + arguments.batch] for at in range(0, len(seeds), arguments.batch)]
         sampling = {"steps": arguments.steps, "guidance": arguments.guidance_scale}
-        return np.concatenate([draw(way, [prompt] * len(batch), batch, **sampling) for batch in batches])
+        return np.concatenate([draw(variant, [prompt] * len(batch), batch, **sampling) for batch in batches])
 
     with tqdm(total=len(made.planned), desc=made.layout.title, unit="prompt") as bar:
         done = made.draw(pictures, progress=bar.update)
@@ -114,9 +114,9 @@ def _draw(made: BenchmarkSet, way: Way, arguments: argparse.Namespace, started: 
     return 0
 
 
-def _tokens_of(way: Way, prompt: str) -> int:
+def _tokens_of(variant: Variant, prompt: str) -> int:
     options = {"split_special_tokens": True, "verbose": False, "truncation": False}
-    return len(way.pipe.tokenizer(prompt, **options)["input_ids"])
+    return len(variant.pipe.tokenizer(prompt, **options)["input_ids"])
 
 
 def _seeds(arguments: argparse.Namespace) -> list[int]:
@@ -128,10 +128,10 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     return seeds
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
-    """The way from prompts to pictures, and all that decides its pixels."""
-    from debias_sd.generation.drawing import ways_for
-    from debias_sd.generation.store import common_settings, hash_pipeline
+def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
+    """The variant, and all that decides its pixels."""
+    from debias_sd.drawing import variants_of
+    from debias_sd.measure.pictures.store import common_settings, hash_pipeline
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
@@ -141,25 +141,22 @@ def _load(arguments: argparse.Namespace) -> tuple[Way, dict[str, Any]]:
     encoder = load_named(name, base=arguments.base, flag="--encoder")
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     settle_guidance(arguments, base)
-    ways = ways_for(base, "set", encoder)
-    way = ways[0] if len(ways) == 1 else ways[WAYS.index(arguments.past_77)]
-    way.pipe.set_progress_bar_config(disable=True)
+    variants = variants_of(base, "set", encoder)
+    variant = variants.get(arguments.past_77) or variants["windows"]  # a long encoder has that one alone
     common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)
-    return way, _settings(arguments, way, name, dtype) | common | {"pipeline_sha256": hash_pipeline(way.pipe)}
+    settings = _settings(arguments, variant, name, dtype) | common
+    return variant, settings | {"pipeline_sha256": hash_pipeline(variant.pipe)}
 
 
-def _settings(arguments: argparse.Namespace, way: Way, encoder: str, dtype: torch.dtype) -> dict[str, Any]:
-    window = way.pipe.tokenizer.model_max_length
+def _settings(arguments: argparse.Namespace, variant: Variant, encoder: str, dtype: torch.dtype) -> dict[str, Any]:
+    from debias_sd.report import relative
+
     return {
-        "base": _name(arguments.base or "embedded"),
-        "encoder": _name(encoder),
-        "window": window,
-        "in_windows": way.chunk is not None,
-        "scheduler": type(way.pipe.scheduler).__name__,
+        "base": relative(arguments.base or "embedded"),
+        "encoder": relative(encoder),
+        "window": variant.window,
+        "in_windows": variant.reading is not None,
+        "scheduler": type(variant.pipe.scheduler).__name__,
         "dtype": str(dtype).removeprefix("torch."),
-        "device": way.pipe.device.type,
+        "device": variant.pipe.device.type,
     }
-
-
-def _name(source: str) -> str:
-    return source.replace(f"{Path.cwd()}/", "")

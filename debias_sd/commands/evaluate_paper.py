@@ -20,13 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
-    from debias_sd.evaluation.paper import PROBES, find_sets
-    from debias_sd.evaluation.pool import first_records
+    from debias_sd.measure.retrieval.paper import PROBES, find_sets
+    from debias_sd.measure.retrieval.pool import first_records
 
     if arguments.data_root is None:
         raise ValueError("--data-root is not set, paper needs the folder that holds the sets; name it.")
     found = find_sets(arguments.data_root)
-    sets = dict(zip(found.sets, found.sets.values(), strict=True))
+    sets = found.sets
     if arguments.count is not None:
         sets = {name: first_records(records, arguments.count) for name, records in sets.items()}
     plan = evaluate_sets.plan_of(arguments, PROBES)
@@ -50,13 +50,13 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
 
 def _read(running: evaluate_sets.Running, sets: dict[str, Any], arguments: argparse.Namespace) -> Any:
     """The name of the first set of READ that is there and what was read of it; None, said aloud, without one."""
-    from debias_sd.reading.measure import COUNT
+    from debias_sd.measure.reading.by_place import COUNT
 
     label = next((name for name in READ if name in sets), None)
     if label is not None:
         captions = evaluate_reading.captions_in(sets[label], arguments.count or COUNT)
         try:
-            return label, evaluate_reading.read_set(running, captions, label, samples=arguments.samples)
+            return label, evaluate_reading.read_set(running, captions, label, arguments)
         except ValueError as error:
             if running.processes.is_main:
                 warn(f"attention by place was not measured: {error}")
@@ -67,6 +67,6 @@ def _read(running: evaluate_sets.Running, sets: dict[str, Any], arguments: argpa
 
 def say_tables(path: Path) -> None:
     """The published tables of which something was measured, ours beside them, in Markdown."""
-    from debias_sd.reporting.tables import published_comparisons, read_entries
+    from debias_sd.measure.reports.tables import published_comparisons, read_entries
 
     say("\n".join(table.as_markdown() for table in published_comparisons(read_entries([path]))))

@@ -1,4 +1,4 @@
-"""`debias-sd evaluate attention --data|--captions`: what encoders read of texts of any kind, by place."""
+"""`debias-sd evaluate attention`: what encoders read of texts of any kind, by place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 from debias_sd.commands import evaluate_sets
 from debias_sd.commands.terminal import say, warn
 from debias_sd.counts import count_of
-
-KIND = "reading"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
-    from debias_sd.reading.measure import COUNT
+    from debias_sd.measure.reading.by_place import COUNT
+    from debias_sd.report import relative
 
     count = arguments.count or COUNT
     sets = _captions_of(arguments, count)
@@ -31,21 +30,22 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     results: dict[str, dict[str, Any]] = {}
     extra: dict[str, Any] = {"reading_differences": {}}
     for label, captions in sets.items():
-        _add(results, extra, read_set(running, captions, label, samples=arguments.samples), label, running)
+        _add(results, extra, read_set(running, captions, label, arguments), label, running)
     running.processes.finish()
     if not running.processes.is_main:
         return None
-    names = [*(arguments.data or []), *map(str, arguments.captions or [])]
-    settings = {"data": [evaluate_sets.inside(name) for name in names], "count": count, "samples": arguments.samples}
+    names = [*_data_of(arguments), *map(str, arguments.captions or [])]
+    settings = {"data": [relative(name) for name in names], "count": count, "samples": arguments.samples}
     return results, settings | running.settings(), extra | {"work": running.work()}
 
 
-def read_set(running: evaluate_sets.Running, captions: list[str], label: str, *, samples: int) -> Any:
+def read_set(running: evaluate_sets.Running, captions: list[str], label: str, arguments: argparse.Namespace) -> Any:
     """Measure one set, and say what makes its numbers other than they seem."""
-    from debias_sd.reading.measure import measure_reading
+    from debias_sd.measure.reading.by_place import measure_reading
 
     progress = evaluate_sets.bars(shown=running.processes.is_main)
-    read = measure_reading(running.embedders, captions, label=label, samples=samples, progress=progress)
+    options = {"label": label, "seed": arguments.seed, "samples": arguments.samples}
+    read = measure_reading(running.embedders, captions, **options, progress=progress)
     if running.processes.is_main:
         for note in read.notes:
             warn(note)
@@ -55,7 +55,7 @@ def read_set(running: evaluate_sets.Running, captions: list[str], label: str, *,
 
 
 def _add(results: dict, extra: dict, read: Any, label: str, running: evaluate_sets.Running) -> None:
-    from debias_sd.evaluation.towers import describe_towers
+    from debias_sd.measure.features.towers import describe_towers
 
     for name, result in read.encoders.items():
         if name not in results:
@@ -64,12 +64,23 @@ def _add(results: dict, extra: dict, read: Any, label: str, running: evaluate_se
     extra["reading_differences"][label] = read.differences
 
 
+def _data_of(arguments: argparse.Namespace) -> list[str]:
+    """The sets that are named; the embedded world's captions where nothing is."""
+    from debias_sd.measure.world import NAME
+
+    return arguments.data or ([] if arguments.captions else [NAME])
+
+
 def _captions_of(arguments: argparse.Namespace, count: int) -> dict[str, list[str]]:
     """The first `count` captions of every set, by its name."""
+    from debias_sd.measure.world import NAME, world_prompts
     from debias_sd.prompts.files import read_prompt_file
 
     sets: dict[str, list[str]] = {}
-    for name in arguments.data or []:
+    for name in _data_of(arguments):
+        if name == NAME:
+            sets[_free(name, sets)] = world_prompts(seed=arguments.seed, count=count)
+            continue
         records = evaluate_sets.open_set(name, arguments)
         label = _free(records.name, sets)
         sets[label] = captions_in(records, count)

@@ -12,17 +12,15 @@ from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
     from debias_sd.datasets.records import Records
-    from debias_sd.evaluation.embedding import Embedder
-    from debias_sd.evaluation.measure import Measured, Plan
-    from debias_sd.evaluation.processes import Processes
-
-KIND = "retrieval-sets"
+    from debias_sd.measure.features.embedding import Embedder
+    from debias_sd.measure.features.processes import Processes
+    from debias_sd.measure.retrieval.sets import Measured, Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of measuring on sets."""
     group = parser.add_argument_group("retrieval on sets of pictures with captions")
-    group.add_argument("--data", action="append", metavar="KIND:PATH", help="a set, or `world`; may be repeated")
+    group.add_argument("--data", action="append", metavar="KIND:PATH", help="a set (default: world); may be repeated")
     group.add_argument("--image-root", metavar="DIR", help="where the names of the pictures start from")
     group.add_argument("--caption-column", metavar="NAME", help="the column of the caption in a table of your own")
     group.add_argument(
@@ -61,9 +59,9 @@ def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> 
     """Load all encoders; ValueError for a device that is not there or an encoder that cannot be measured."""
     import torch
 
-    from debias_sd.evaluation.embedding import Embedder
-    from debias_sd.evaluation.processes import Processes
-    from debias_sd.evaluation.towers import load_towers
+    from debias_sd.measure.features.embedding import Embedder
+    from debias_sd.measure.features.processes import Processes
+    from debias_sd.measure.features.towers import load_towers
 
     if arguments.samples < 1:
         raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
@@ -81,20 +79,23 @@ def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> 
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
-    names = arguments.data or ["world"]
+    from debias_sd.measure.world import NAME, PROBES
+
+    asked = arguments.data or [NAME]
+    names = [one for name in asked for one in (PROBES if name == NAME else (name,))]
     sets = [open_set(name, arguments) for name in names]
-    plan = plan_of(arguments)
+    plan = plan_of(arguments, None if arguments.probes else PROBES)
     running = start_embedders(encoders, arguments)
     measured = measure_opened(running, sets, plan)
     running.processes.finish()
     if not running.processes.is_main:
         return None
-    return report_parts(running, measured, plan, names=names, count=arguments.count)
+    return report_parts(running, measured, plan, names=asked, count=arguments.count)
 
 
 def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]] | None = None) -> Plan:
     """What is measured; `by_set` has the probes of the sets that have their own. ValueError for an unknown probe."""
-    from debias_sd.evaluation.measure import Plan
+    from debias_sd.measure.retrieval.sets import Plan
     from debias_sd.probes import probe_names
 
     if arguments.examples < 0:
@@ -105,10 +106,11 @@ def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]]
 
 def open_set(name: str, arguments: argparse.Namespace) -> Records:
     from debias_sd.datasets.names import open_records
-    from debias_sd.evaluation.pool import first_records, world_records
+    from debias_sd.measure.retrieval.pool import first_records
+    from debias_sd.measure.world import COUNT, PROBES, world_records
 
-    if name == "world":
-        return world_records(seed=arguments.seed, families=max(1, (arguments.count or 1000) // 4))
+    if name in PROBES:
+        return world_records(name, seed=arguments.seed, count=arguments.count or COUNT)
     options = {"image_root": arguments.image_root, "caption_column": arguments.caption_column}
     records = open_records(name, **options)
     return records if arguments.count is None else first_records(records, arguments.count)
@@ -116,7 +118,7 @@ def open_set(name: str, arguments: argparse.Namespace) -> Records:
 
 def measure_opened(running: Running, sets: list[Records], plan: Plan) -> Measured:
     """Measure encoders on sets that are open; the first process says what makes the numbers other than they seem."""
-    from debias_sd.evaluation.measure import measure_sets
+    from debias_sd.measure.retrieval.sets import measure_sets
 
     measured = measure_sets(running.embedders, sets, plan, progress=bars(shown=running.processes.is_main))
     if running.processes.is_main:
@@ -130,8 +132,10 @@ def report_parts(
     running: Running, measured: Measured, plan: Plan, *, names: list[str], count: int | None
 ) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report."""
+    from debias_sd.report import relative
+
     settings = {
-        "data": [inside(name) for name in names],
+        "data": [relative(name) for name in names],
         "count": count,
         "probes": list(plan.probes),
         "samples": plan.samples,
@@ -140,17 +144,12 @@ def report_parts(
     return measured.encoders, settings | running.settings(), extra
 
 
-def inside(name: str) -> str:
-    """A path inside the working folder as a relative one: a report is read on other machines."""
-    return name.replace(f"{Path.cwd()}/", "")
-
-
 def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
     from hashlib import sha256
 
-    from debias_sd.evaluation.cache import FeatureCache, cache_folder
-    from debias_sd.evaluation.embedding import rows_on
-    from debias_sd.evaluation.towers import content_hash
+    from debias_sd.measure.features.cache import FeatureCache, cache_folder
+    from debias_sd.measure.features.embedding import rows_on
+    from debias_sd.measure.features.towers import content_hash
     from debias_sd.report import installed_versions
 
     versions = installed_versions()

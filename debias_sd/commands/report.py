@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
-    from debias_sd.reporting.examples import Gallery
-    from debias_sd.reporting.tables import Table
+    from debias_sd.measure.reports.galleries import Gallery
+    from debias_sd.measure.reports.tables import Table
 
 HELP = "compare JSON reports: Markdown, one HTML page, plots"
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write Markdown to standard output, and what was asked for beside it."""
+    from debias_sd.measure.reports.page import make_page
     from debias_sd.report import check_writable, write_atomically
-    from debias_sd.reporting.page import make_page
 
     if arguments.plots is not None:
         check_writable(arguments.plots / "plot.png")
@@ -55,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parts(arguments: argparse.Namespace) -> tuple[list[Table], dict[str, bytes], list[Gallery]]:
     """Tables, and plots and pictures where they were asked for."""
-    from debias_sd.reporting.examples import example_galleries
-    from debias_sd.reporting.judged import TABLES, picture_galleries, quarter_plots
-    from debias_sd.reporting.plots import make_plots
-    from debias_sd.reporting.reading import KIND as READING
-    from debias_sd.reporting.reading import reading_plots, reading_tables
-    from debias_sd.reporting.tables import make_tables, read_entries
+    from debias_sd.measure.reports.galleries import example_galleries
+    from debias_sd.measure.reports.picture_tables import TABLES, picture_galleries, quarter_plots
+    from debias_sd.measure.reports.plots import make_plots
+    from debias_sd.measure.reports.reading_tables import reading_plots, reading_tables
+    from debias_sd.measure.reports.tables import make_tables, read_entries
+    from debias_sd.report import ATTENTION
 
     entries = read_entries(arguments.reports)
-    *tables, sources = make_tables(entries, TABLES | {READING: lambda those: []})
+    *tables, sources = make_tables(entries, TABLES | {ATTENTION: lambda those: []})
     tables = [*tables, *reading_tables(entries), sources]
     plots: dict[str, bytes] = {}
     if arguments.plots is not None or arguments.html is not None:

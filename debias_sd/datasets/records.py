@@ -91,12 +91,16 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class ListedRecords:
-    """Records held in memory: the evaluation sets, of at most 31,014 pictures."""
+    """Records held in memory: the evaluation sets, of at most 31,014 pictures.
+
+    `family`: every so many pictures in a row are near-twins of each other, which retrieval then also tells apart.
+    """
 
     name: str
     records: tuple[Record, ...] = field(repr=False)
     expected: Pool | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    family: int = 1
 
     def __len__(self) -> int:
         return len(self.records)

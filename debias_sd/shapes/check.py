@@ -2,13 +2,15 @@
 
 Each cell is compared with every tile that the world can draw (6 colours x 6 shapes x 2 sizes x 4 backgrounds, and the
 four empty ones) and read as the nearest by mean squared difference. A picture that a model made is judged by the same
-rule as a rendered one; the checker never sees the prompt when it reads. `fidelity.py` measures its error rate.
+rule as a rendered one; the checker never sees the prompt when it reads. Its error
+rate is measured by `measure.judges.checker_error`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +30,7 @@ class CellReading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Finding:
     """Whether `thing` was drawn, and what was found in its cell instead; `unsure` when the cell is no clear tile."""
 
     thing: Thing
@@ -78,12 +80,14 @@ def read_picture(image: np.ndarray) -> list[CellReading]:
     return readings
 
 
-def judge(image: np.ndarray, things: tuple[Thing, ...] | list[Thing]) -> list[Verdict]:
+def judge(image: np.ndarray, things: Sequence[Thing]) -> list[Finding]:
     """For each thing: was it drawn, in its cell, with its colour, shape and size?"""
-    readings = read_picture(image)
+    return look_for(read_picture(image), things)
+
+
+def look_for(cells: Sequence[CellReading], things: Sequence[Thing]) -> list[Finding]:
+    """The same from a picture that was read."""
     return [
-        Verdict(
-            thing, readings[thing.cell].thing == thing, readings[thing.cell].distance > UNSURE, readings[thing.cell]
-        )
+        Finding(thing, cells[thing.cell].thing == thing, cells[thing.cell].distance > UNSURE, cells[thing.cell])
         for thing in things
     ]

@@ -8,6 +8,7 @@ an empty list, and is then not judged.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from debias_sd.shapes.caption import ROW_WORDS, SHAPE_WORDS, SIZE_WORDS
 from debias_sd.shapes.scene import COLOURS, COLUMNS, ROWS, Thing
@@ -44,3 +45,14 @@ def read_sentence(sentence: str) -> list[Thing]:
         Thing(cell, colour.lower(), _SHAPE_OF[shape.lower()], _SIZE_OF[size.lower()])
         for cell, (size, colour, shape) in zip(cells, looks, strict=True)
     ]
+
+
+def repeated(sentences: Sequence[str]) -> list[bool]:
+    """Whether each sentence names things, and only such as the first one, the summary, names too.
+
+    >>> first = "There is a small red star in the top left and a large blue ring in the center."
+    >>> repeated([first, "A large blue ring sits in the center.", "A dog runs."])
+    [False, True, False]
+    """
+    named = [read_sentence(sentence) for sentence in sentences]
+    return [index > 0 and bool(things) and set(things) <= set(named[0]) for index, things in enumerate(named)]

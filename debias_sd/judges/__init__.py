@@ -1,6 +1,0 @@
-"""Judges: is a sentence in a picture? The embedded world's checker, dual encoders, models that answer questions."""
-
-from debias_sd.judges.load import load_judge
-from debias_sd.judges.verdict import Judge, Thresholds, Verdict
-
-__all__ = ["Judge", "Thresholds", "Verdict", "load_judge"]
