@@ -90,10 +90,14 @@ def score_by(verdicts: Sequence[Verdict], *, can_say_drawn: bool = True) -> Scor
 
 
 def about_judge(judge: Judge | None, settings: Settings) -> dict[str, Any] | None:
-    """What the page, the API and all that is taken along say of the judge: names, no folders."""
+    """What the page, the API and all that is taken along say of the judge.
+
+    Its own name is that of its folder and the one above; a page that others reach leaves the second out.
+    """
     if judge is None:
         return None
     kind, _, source = judge.name.partition(":")
-    about = {"meaning": judge.meaning, "thresholds": dataclasses.asdict(judge.thresholds)}
-    about["thresholds"]["source"] = names_only(about["thresholds"]["source"], settings.sources)
-    return {"name": f"{kind}:{name_of(source)}"} | about
+    name = names_only(judge.name) if settings.is_private else f"{kind}:{name_of(source)}"
+    thresholds = dataclasses.asdict(judge.thresholds)
+    thresholds["source"] = names_only(thresholds["source"], settings.sources)
+    return {"name": name, "meaning": judge.meaning, "thresholds": thresholds}

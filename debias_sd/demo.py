@@ -63,7 +63,7 @@ def main() -> int:
         return refuse(str(error), program="demo")
     say(table)
     say(f"\n{OUT.resolve()} shows the three pictures ({time.perf_counter() - started:.0f} s). How to go on:")
-    say('  your own prompt   .venv/bin/debias-sd compare "A small red star sits in the top left. ..." --out mine.png')
+    say('  your own prompt   .venv/bin/debias-sd compare "A large blue ring is in the center." --out mine.png')
     say('  one picture       .venv/bin/debias-sd generate "A large blue ring is in the center." --out ring.png')
     say("  measured results  docs/results.md; real models and training: README.md")
     return 0

@@ -228,14 +228,18 @@ def test_a_judge_that_fails_leaves_the_picture(models, monkeypatch, error, sente
     assert len(models.line) == 0
 
 
-def test_a_judge_goes_by_its_name_alone(models, root):
-    """Case 141: on a private page too, because what is taken along from it holds the same words."""
-    for host in ("127.0.0.1", "0.0.0.0"):
-        settings = Settings(base="org/sd", **OPTIONS, judge=f"clip:{root / 'judge'}", host=host)
-        calibrated = Thresholds(drawn=0.6, missing=0.4, source=f"{root / 'known.jsonl'}, 8 pictures")
-        about = about_judge(dataclasses.replace(models.judge, thresholds=calibrated), settings)
-        assert about["name"] == "clip:judge"
-        assert about["thresholds"]["source"] == "known.jsonl, 8 pictures"
+def test_no_page_says_where_the_judge_lies(models, root):
+    """Case 141: an absolute path is none of a judge's name and of where its thresholds come from."""
+    private, public = (
+        Settings(base="org/sd", **OPTIONS, judge=f"clip:{root / 'judge'}", host=host)
+        for host in ("127.0.0.1", "0.0.0.0")
+    )
+    calibrated = Thresholds(drawn=0.6, missing=0.4, source=f"{root / 'known.jsonl'}, 8 pictures")
+    judge = dataclasses.replace(models.judge, thresholds=calibrated)
+    assert about_judge(judge, private)["name"] == judge.name == f"clip:{root.name}/judge"
+    assert about_judge(judge, public)["name"] == "clip:judge"
+    for settings in (private, public):
+        assert about_judge(judge, settings)["thresholds"]["source"] == "known.jsonl, 8 pictures"
         assert about_judge(None, settings) is None
 
 

@@ -110,18 +110,16 @@ def test_both_recipes_train_are_saved_and_evaluate_the_same(starts, pictures, tm
     model, tokenizer = SiglipModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.text_config.max_position_embeddings == tokenizer.model_max_length == STRETCHED
     AcceleratorState._reset_state(reset_partial_state=True)
-    again = tiny_config(
-        tmp_path / "again", **settings | {"pretrained_model_name_or_path": str(folder)}, stretch_factor=1
-    )
+    settings |= {"pretrained_model_name_or_path": str(folder), "stretch_factor": 1}
+    again = tiny_config(tmp_path / "again", **settings)
     run = prepare(again)
     heldout = read_heldout(again, run.preprocessing)
 
     towers = load_towers(folder)
     assert towers.window == STRETCHED
-    ids, _ = towers.ids_of(heldout.texts["keep"])
-    assert ids == run.texts.ids(heldout.texts["keep"]).tolist()
     pixels = towers.preprocessing.normalise(heldout.pictures)
     texts = {name: torch.tensor(towers.ids_of(heldout.texts[name])[0]) for name in PROBED}
+    assert all(torch.equal(ids, run.texts.ids(heldout.texts[name])) for name, ids in texts.items())
     with torch.no_grad():
         images, again = (one.image_features(pixels) for one in (towers, run.towers))
         features = {name: (towers.text_features(ids), run.towers.text_features(ids)) for name, ids in texts.items()}
@@ -141,9 +139,8 @@ def test_both_recipes_train_are_saved_and_evaluate_the_same(starts, pictures, tm
 
 def measured_by_the_command(folder, pictures, out):
     """The probes as `debias-sd evaluate retrieval --data` measures them."""
-    sets = ["--encoder", f"ours={folder}", "--data", f"jsonl:{pictures}", "--probes", *PROBED]
-    options = ["--no-cache", "--samples", "10", "--device", "cpu", "--out", str(out)]
-    assert debias_sd(["evaluate", "retrieval", *sets, *options]) == 0
+    options = f"--encoder ours={folder} --data jsonl:{pictures} --no-cache --samples 10 --device cpu --out {out}"
+    assert debias_sd(["evaluate", "retrieval", *options.split(), "--probes", *PROBED]) == 0
     return json.loads(out.read_text())["encoders"]["ours"]["sets"]["jsonl"]["probes"]
 
 
