@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from debias_sd.counts import count_of
+
 COMPUTING = ("torch", "transformers", "accelerate", "diffusers", "tokenizers", "numpy", "pillow", "debias-sd")
 DISK = {
     errno.ENOSPC: "the disk is full",
@@ -43,7 +45,8 @@ def check_finite(state: Any, *, what: str, advice: str) -> None:
     """
     faulty = [name for name, value in _leaves(state, "") if not _is_finite(value)]
     if faulty:
-        count = f"{len(faulty)} tensors, the first is {faulty[0]}" if len(faulty) > 1 else faulty[0]
+        first = f", the first is {faulty[0]}"
+        count = count_of(len(faulty), "tensor") + first if len(faulty) > 1 else faulty[0]
         raise NonFinite(f"{what} holds NaN or infinity ({count}); {advice}.")
 
 
