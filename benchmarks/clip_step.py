@@ -26,11 +26,9 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
-from train_encoder.batches import Collator
-from train_encoder.config import make_config
-from train_encoder.model import Towers
-from train_encoder.settings import TrainConfig
-from train_encoder.texts import ClipTexts
+from train_encoder.data.batches import ClipTexts, Collator
+from train_encoder.model.clip import ClipTowers
+from train_encoder.settings import TrainConfig, make_config
 
 POSITIONS = 248
 MEAN_TOKENS = 180  # of ShareGPT4V's captions
@@ -133,7 +131,7 @@ def to_full_length(ids: Tensor) -> Tensor:
 
 def our_step(model: CLIPModel, batch: dict[str, Tensor], *, text_pass: str = "packed") -> Step:
     config = make_config_of_step(text_pass)
-    towers = Towers(model, config)
+    towers = ClipTowers(model, config)
 
     def loss() -> Tensor:
         out = towers(batch)
@@ -210,7 +208,7 @@ def gradients_of(step: Step) -> dict[str, Tensor]:
     """The gradients of a step in OpenAI's naming, which all ways share."""
     step.module.zero_grad(set_to_none=True)
     step.loss().backward()
-    module = step.module.clip if isinstance(step.module, Towers) else step.module
+    module = step.module.clip if isinstance(step.module, ClipTowers) else step.module
     found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     if not isinstance(module, CLIPModel):
         return found

@@ -70,8 +70,8 @@ def _picture(seed: int, width: int, height: int, path: Path) -> bytes:
 
 def prepare_run(folder: Path, data: Path, options: argparse.Namespace, *, freeze: bool) -> Any:
     """A run of the trainer that is ready to step, with the published recipe."""
-    from train_encoder.config import make_config
-    from train_encoder.run import prepare
+    from train_encoder.prepare import prepare
+    from train_encoder.settings import make_config
 
     settings = {"output_dir": str(folder / f"run-{freeze}"), "pretrained_model_name_or_path": str(folder / "clip")}
     settings |= {"train_data": f"sharegpt4v:{data}", "recipe": "debias", "train_batch_size": options.batch}
@@ -108,8 +108,7 @@ def work_of_a_pair(run: Any, *, rounds: int) -> float:
 def augmentation(texts: list[str], *, rounds: int) -> dict[str, float]:
     """Microseconds of processor time a caption, the best of `rounds`: of the text, and of the pads in front."""
     from debias_sd.tokens import tokenize
-    from train_encoder.batches import short_text
-    from train_encoder.texts import ClipTexts
+    from train_encoder.data.batches import ClipTexts, short_text
 
     tokenizer = clip_tokenizer()
     kept = ClipTexts(tokenizer, tokenizer.model_max_length, 0)

@@ -37,7 +37,7 @@ WAYS = {
 
 def make_config(recipe: str, way: str, folder: Path, *, steps: int, batch: int) -> Any:
     """The config of `recipe` with the settings of `way`, for a run of `steps` steps."""
-    from train_encoder.config import parse_arguments
+    from train_encoder.settings import parse_arguments
 
     settings = {"output_dir": str(folder), "pretrained_model_name_or_path": str(BASE), "max_train_steps": steps}
     settings |= {"train_batch_size": batch, "lr_warmup_steps": 1, "checkpointing_steps": 0}
@@ -52,7 +52,7 @@ class Turns:
     """One way's run; calling it makes its next step on the next of the batches that were made before."""
 
     def __init__(self, config: Any) -> None:
-        from train_encoder.run import prepare
+        from train_encoder.prepare import prepare
         from train_encoder.train import make_loader
 
         started = time.process_time()
@@ -105,12 +105,10 @@ def measure(recipe: str, *, rounds: int, batch: int) -> tuple[dict[str, Any], di
 @torch.no_grad()
 def compute_features(towers: Any, data: Any, pictures: int) -> None:
     """What a run with a frozen tower does once: draw each picture and read it."""
-    from train_encoder.batches import normalise
-
     for first in range(0, pictures, 64):
         images = [data.picture(number) for number in range(first, min(first + 64, pictures))]
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            towers.image_features(normalise(images, data.mean, data.std))
+            towers.image_features(data.preprocessing.normalise(images))
 
 
 def describe(results: dict[str, Any], beside: dict[str, Any]) -> str:

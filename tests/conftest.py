@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,19 @@ def fresh_accelerator() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the trainer's tests start from: a tiny CLIP of the shapes world, trained for two steps."""
+    from accelerate.state import AcceleratorState
+
+    from tests.train_tiny import train_tiny
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    folder = train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return folder
 
 
 def pytest_report_header() -> str:

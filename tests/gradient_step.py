@@ -8,10 +8,10 @@ import sys
 
 import torch
 
-from train_encoder.config import make_config
+from train_encoder.prepare import prepare
 from train_encoder.processes import leave
-from train_encoder.run import prepare
-from train_encoder.step import cached_forward, whole_forward
+from train_encoder.settings import make_config
+from train_encoder.step import forward_of
 from train_encoder.train import make_loader
 
 
@@ -19,7 +19,7 @@ def first_step(settings):
     """The loss of all processes and the gradients that the optimizer would see."""
     run = prepare(make_config(settings))
     batch = next(iter(make_loader(run)))
-    forward = (whole_forward if run.config.gradient_accumulation_steps == 1 else cached_forward)(run, batch)
+    forward = forward_of(run, batch)
     loss = run.accelerator.reduce(forward.total.detach(), reduction="mean").item()
     forward.backward()
     gradients = {name: p.grad.clone() for name, p in run.towers.named_parameters() if p.grad is not None}

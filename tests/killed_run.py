@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 
-from train_encoder import checkpoints
 from train_encoder import train as loop
 from train_encoder.__main__ import main
+from train_encoder.output import checkpoints
 
 
 def kill_all() -> None:

@@ -10,8 +10,9 @@ from accelerate import Accelerator
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from train_encoder import run as run_module
+from train_encoder import processes
 from train_encoder.__main__ import main
+from train_encoder.engine import Shards
 
 
 def prepare(accelerator, towers, optimizer):
@@ -26,5 +27,5 @@ def prepare(accelerator, towers, optimizer):
 
 if __name__ == "__main__":
     Accelerator.prepare = prepare
-    run_module.engine_of = lambda accelerator: "shards"
+    processes.make_engine = Shards
     sys.exit(main(sys.argv[1:]))

@@ -11,9 +11,10 @@ from debias_sd.shapes.caption import length
 from debias_sd.shapes.check import read_picture
 from debias_sd.shapes.tokenizer import build_tokenizer
 from tests.train_tiny import tiny_config
-from train_encoder.batches import Collator, short_text
-from train_encoder.data import GlobalBatches, ShapesPairs, cell_table
-from train_encoder.texts import ClipTexts
+from train_encoder.data.batches import ClipTexts, Collator, short_text
+from train_encoder.data.pairs import GlobalBatches
+from train_encoder.data.shapes import ShapesPairs, cell_table
+from train_encoder.terms.grounding import Grounding
 
 TEXT = "A summary of all. One is red. Two are blue. Three hide."
 
@@ -21,7 +22,8 @@ TEXT = "A summary of all. One is red. Two are blue. Three hide."
 def make_batch(tmp_path, data, numbers, **settings):
     tokenizer = build_tokenizer(248)
     config = tiny_config(tmp_path, **settings)
-    collate = Collator(ClipTexts(tokenizer, 248, config.pad_id), config, data.mean, data.std)
+    extras = (Grounding.collate,) if config.grounding_weight else ()
+    collate = Collator(ClipTexts(tokenizer, 248, config.pad_id), config, data.preprocessing, extras)
     return tokenizer, collate([data[number] for number in numbers])
 
 
@@ -69,9 +71,11 @@ def test_mentions_point_at_the_last_word_about_their_thing(tmp_path):
     tokenizer, batch = make_batch(tmp_path, data, range(30), grounding_weight=1.0)
     total = sum(len(data[number]["mentions"]) for number in range(30))
     assert total > 60
-    assert batch["mentions"].shape == (total, 6)
-    for row, position, cell, *look in batch["mentions"].tolist():
-        assert batch["named"][row, cell].tolist() == look
+    found = [(row, *one) for row, ones in enumerate(batch["mentions"].tolist()) for one in ones if one[0] >= 0]
+    assert len(found) == total
+    assert (batch["mentions"][batch["mentions"][..., 0] < 0] == -1).all()
+    for row, position, cell, *look in found:
+        assert data[row]["named"][cell].tolist() == look
         last = tokenizer.decode([int(batch["input_ids"][row, position])]).strip()
         following = tokenizer.decode([int(batch["input_ids"][row, position + 1])]).strip()
         assert last in (".", ",") or following == tokenizer.eos_token

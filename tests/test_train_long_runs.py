@@ -14,20 +14,14 @@ from safetensors.torch import load_file
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import train as loop
 from train_encoder.__main__ import main
-from train_encoder.checkpoints import CheckpointFault, list_checkpoints, load_checkpoint, save_checkpoint
-from train_encoder.output_folder import lock_folder
-from train_encoder.run import prepare
+from train_encoder.output.checkpoints import CheckpointFault, list_checkpoints, load_checkpoint, save_checkpoint
+from train_encoder.output.folder import lock_folder
+from train_encoder.prepare import prepare
 from train_encoder.settings import TrainConfig
 from train_encoder.step import train_step
 from train_encoder.train import make_loader
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
 
 
 def test_sigterm_saves_and_the_resumed_run_equals_the_uninterrupted_one(base, tmp_path, monkeypatch, capsys):
@@ -45,7 +39,7 @@ def test_sigterm_saves_and_the_resumed_run_equals_the_uninterrupted_one(base, tm
     stopped = tmp_path / "stopped"
     assert main(arguments(tiny_settings(stopped, **settings))) == 143
     assert signal.getsignal(signal.SIGTERM) is handler
-    assert "stopped by SIGTERM behind step 2, which is saved" in capsys.readouterr().out
+    assert "stopped by SIGTERM after step 2, which is saved" in capsys.readouterr().out
     assert [path.name for path in list_checkpoints(stopped)] == ["checkpoint-2"]
     assert not (stopped / "config.json").exists()
     monkeypatch.setattr(loop, "train_step", train_step)
@@ -157,10 +151,10 @@ def test_checkpoints_that_do_not_name_a_later_setting_go_on(tmp_path):
     path = folder / "checkpoint-4" / "state.pt"
     state = torch.load(path, weights_only=True)
     old = json.loads(state["trajectory"])
-    for name in ("text_pass", "gradient_accumulation_steps", "freeze_image_tower"):
+    for name in ("text_pass", "contrast_chunks", "freeze_image_tower"):
         del old[name]
     torch.save(state | {"trajectory": json.dumps(old)}, path)
-    now = old | {"text_pass": "grouped", "gradient_accumulation_steps": 1}
+    now = old | {"text_pass": "grouped", "contrast_chunks": 1}
     options = {"before": TrainConfig.before()}
     assert load_checkpoint(path.parent, trajectory=now, **options)["step"] == 4
     with pytest.raises(ValueError, match="belongs to a run with another text_pass"):
@@ -207,7 +201,7 @@ def test_a_log_that_the_disk_cannot_hold_is_one_sentence(tmp_path, monkeypatch, 
     def full(log, row):
         raise OSError(28, "No space left on device", str(tmp_path / "train_log.jsonl"))
 
-    monkeypatch.setattr("train_encoder.log.TrainLog.write", full)
+    monkeypatch.setattr("train_encoder.watch.log.TrainLog.write", full)
     assert main(arguments(tiny_settings(tmp_path / "run"))) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"train_encoder: the disk is full (No space left on device: {tmp_path / 'train_log.jsonl'}); no checkpoint is "

@@ -4,25 +4,18 @@ import json
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
 
 from debias_sd.encoder import TextEncoder
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder.__main__ import main
-from train_encoder.checkpoints import list_checkpoints
-from train_encoder.run import prepare
+from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.prepare import prepare
 from train_encoder.step import train_step
 from train_encoder.train import make_loader
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
 
 
 def weights(folder):

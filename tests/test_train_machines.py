@@ -7,22 +7,13 @@ import tarfile
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from PIL import Image
 from safetensors.torch import load_file
 
 from tests.test_train_processes import ACCELERATE, PLAIN, ROOT, SEVERAL, environment_of, launch
-from tests.train_tiny import arguments, tiny_settings, train_tiny
+from tests.train_tiny import arguments, tiny_settings
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    folder = train_tiny(tmp_path_factory.mktemp("machines") / "base", max_train_steps=2)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return folder
 
 
 @pytest.fixture

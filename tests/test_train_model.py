@@ -1,5 +1,6 @@
 """The towers: start, stretch, frozen rows, reading by length, and the term that stays close to the start."""
 
+import copy
 import json
 import re
 
@@ -10,9 +11,11 @@ from transformers import CLIPTokenizer
 from debias_sd.tokens import tokenize
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import tiny_config
-from train_encoder.bases import build_model, load_start
-from train_encoder.model import FrozenRows, encode_by_length, stretch_start
-from train_encoder.stay_close import StayClose, freeze_copy
+from train_encoder.engine import FrozenRows
+from train_encoder.model.bases import build_model, load_start
+from train_encoder.model.clip import encode_by_length
+from train_encoder.model.families import stretch_model
+from train_encoder.terms.distillation import StayClose
 
 TEXTS = ["a red star.", "a small blue ring in the top left.", "gray", "a big green box. a tiny red hoop. a disc."]
 
@@ -40,13 +43,13 @@ def test_start_from_scratch_follows_the_seed_and_the_config(tmp_path):
 def test_stretch_reaches_248_and_leaves_the_start_alone(start):
     model, tokenizer, config = start
     before = model.text_model.embeddings.position_embedding.weight.clone()
-    stretched = stretch_start(model, tokenizer, config)
+    stretched = stretch_model(model, tokenizer, config)
     table = stretched.text_model.embeddings.position_embedding.weight
     assert table.shape[0] == stretched.config.text_config.max_position_embeddings == tokenizer.model_max_length == 248
     assert torch.equal(table[:20], before[:20])
     assert torch.equal(model.text_model.embeddings.position_embedding.weight, before)
     with pytest.raises(ValueError, match="has 248 positions already"):
-        stretch_start(stretched, tokenizer, config)
+        stretch_model(stretched, tokenizer, config)
 
 
 def test_frozen_rows_do_not_move_by_gradient_momentum_or_weight_decay():
@@ -91,37 +94,37 @@ def test_every_token_before_the_end_reaches_the_pooled_vector(start):
 
 def test_stay_close_is_zero_at_the_start_and_reads_only_the_captions_tokens(start):
     model, tokenizer, _ = start
-    term = StayClose(freeze_copy(model.text_model))
+    term = StayClose(copy.deepcopy(model.text_model))
     ids = tokenize(tokenizer, [TEXTS[0], " ".join(TEXTS * 6)], length=248, pad_id=0)
     hidden = model.text_model(input_ids=ids[:, :77]).last_hidden_state
-    assert term.loss(ids, hidden).item() == 0
+    assert term.distance(ids, hidden).item() == 0
     end = int((ids[0] == tokenizer.eos_token_id).int().argmax())
     beyond = hidden.clone()
     beyond[0, end + 1 :] += 1
     beyond[1, 76:] += 1  # the slot that only ever held the end token
-    assert term.loss(ids, beyond).item() == 0
-    assert term.loss(ids, 2 * hidden).item() == pytest.approx(1.0)
+    assert term.distance(ids, beyond).item() == 0
+    assert term.distance(ids, 2 * hidden).item() == pytest.approx(1.0)
     near = hidden.clone()
     near[1, 75] += 1
-    assert term.loss(ids, near).item() > 0
+    assert term.distance(ids, near).item() > 0
 
 
 def test_stay_close_trains_the_student_only(start):
     model, tokenizer, config = start
-    term = StayClose(freeze_copy(model.text_model))
-    student = stretch_start(model, tokenizer, config)
+    term = StayClose(copy.deepcopy(model.text_model))
+    student = stretch_model(model, tokenizer, config)
     ids = tokenize(tokenizer, [" ".join(TEXTS * 6)], length=248, pad_id=0)
-    loss = term.loss(ids, encode_by_length(student.text_model, ids).last_hidden_state)
+    loss = term.distance(ids, encode_by_length(student.text_model, ids).last_hidden_state)
     loss.backward()
     assert loss.item() > 0
     assert student.text_model.embeddings.position_embedding.weight.grad is not None
-    assert all(p.grad is None for p in [*model.parameters(), *term.start.parameters()])
+    assert all(p.grad is None for p in [*model.parameters(), *term.teacher.parameters()])
 
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda folder: truncate(folder / "model.safetensors"), "is damaged or does not fit its config.json"),
+        (lambda folder: truncate(folder / "model.safetensors"), "cannot be loaded .*is truncated or damaged"),
         (lambda folder: edit(folder / "config.json", max_position_embeddings=248), "is damaged or does not fit"),
         (lambda folder: edit(folder / "config.json", num_hidden_layers=3), "cannot be loaded .it lacks 16 tensors"),
         (lambda folder: more_tokens(folder), "cannot be loaded .its tokenizer has"),

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer
 from tests.tiny import edit_json
 from tests.tiny_siglip import gemma_tokenizer, make_pictures
 from tests.train_tiny import tiny_config, train_tiny
-from train_encoder.bases import load_start
-from train_encoder.open_clip_siglip import is_siglip
-from train_encoder.texts import SiglipTexts
+from train_encoder.data.batches import SiglipTexts
+from train_encoder.model.bases import load_start
+from train_encoder.model.open_clip_siglip import is_siglip
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 TRUNK = {"img_size": 32, "patch_size": 16, "embed_dim": 24, "depth": 2, "num_heads": 3, "class_token": False}

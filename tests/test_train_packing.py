@@ -11,9 +11,10 @@ from debias_sd.shapes.tokenizer import build_tokenizer
 from debias_sd.tokens import front_pad, random_front_pads, tokenize
 from tests.tiny_world import tiny_clip
 from tests.train_tiny import tiny_config
-from train_encoder import packing
-from train_encoder.model import Towers
-from train_encoder.packing import encode_packed, pack_captions, use_packed_attention
+from train_encoder.model import packing
+from train_encoder.model.clip import ClipTowers
+from train_encoder.model.packing import encode_packed, pack_captions, use_packed_attention
+from train_encoder.terms.terms import make_terms
 
 PAD = 0
 TEXTS = [
@@ -39,9 +40,9 @@ def make_batch(seed=0, size=5):
 
 
 def make_towers(tmp_path, **settings):
-    model, _ = tiny_clip(window=248)
+    model, tokenizer = tiny_clip(window=248)
     config = tiny_config(tmp_path, recipe="debias", pretrained_model_name_or_path="x", **settings)
-    return Towers(model.double(), config).train()
+    return ClipTowers(model.double(), config, make_terms(model, tokenizer, config)).train()
 
 
 def padded(towers, batch):

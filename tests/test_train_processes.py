@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.gradient_step import first_step, largest_difference
-from tests.train_tiny import arguments, tiny_settings, train_tiny
-from train_encoder.checkpoints import list_checkpoints
+from tests.train_tiny import arguments, tiny_settings
+from train_encoder.output.checkpoints import list_checkpoints
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -37,14 +37,6 @@ def launch(options, settings, port, module="train_encoder", before=()):
     command = [*command_of(options, port, module), *before, *arguments(settings)]
     options = {"cwd": ROOT, "env": environment_of(port), "capture_output": True, "text": True, "timeout": 500}
     return subprocess.run(command, **options, check=False)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    folder = train_tiny(tmp_path_factory.mktemp("processes") / "base", max_train_steps=2)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return folder
 
 
 @pytest.mark.parametrize("recipe", ["short-only", "debias"])
@@ -104,7 +96,7 @@ def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(base, tmp_pat
     frozen = settings | {"freeze_image_tower": True, "image_features_dir": str(tmp_path / "kept")}
     several = {
         "2 x 4": settings | {"train_batch_size": 4},
-        "2 x 2 x 2": settings | {"train_batch_size": 2, "gradient_accumulation_steps": 2},
+        "2 x 2 x 2": settings | {"train_batch_size": 2, "contrast_chunks": 2},
         "frozen 2 x 4": frozen | {"train_batch_size": 4},
         "recomputed 2 x 4": settings | {"train_batch_size": 4, "gradient_checkpointing": True},
     }
@@ -119,7 +111,7 @@ def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(base, tmp_pat
     assert {step["processes"] for step in found.values()} == {2}
     AcceleratorState._reset_state(reset_partial_state=True)
     whole = first_step(tiny_settings(tmp_path / "one", **settings, train_batch_size=8))
-    chunks = {"train_batch_size": 4, "gradient_accumulation_steps": 2}
+    chunks = {"train_batch_size": 4, "contrast_chunks": 2}
     found["1 x 4 x 2"] = first_step(tiny_settings(tmp_path / "chunks", **settings, **chunks))
     frozen_whole = first_step(tiny_settings(tmp_path / "frozen", **frozen, train_batch_size=8))
     for name, step in found.items():
@@ -207,7 +199,7 @@ def test_shards_train_what_whole_weights_do_and_go_on_from_a_checkpoint(base, tm
     settings |= {"checkpointing_steps": 2, "checkpoints_total_limit": 5}
     whole = launch(SEVERAL, tiny_settings(tmp_path / "whole", **settings), 29620)
     assert whole.returncode == 0, whole.stderr
-    folders = {"shards": settings, "chunks": settings | {"train_batch_size": 2, "gradient_accumulation_steps": 2}}
+    folders = {"shards": settings, "chunks": settings | {"train_batch_size": 2, "contrast_chunks": 2}}
     for port, (name, wanted) in enumerate(folders.items(), start=29621):
         shards = launch(SEVERAL, tiny_settings(tmp_path / name, **wanted), port, module="tests.sharded_run")
         assert shards.returncode == 0, shards.stderr

@@ -5,7 +5,6 @@ import tarfile
 
 import numpy as np
 import pytest
-from accelerate.state import AcceleratorState
 from PIL import Image
 
 from debias_sd.measure.features.preprocessing import clip_preprocessing
@@ -13,7 +12,7 @@ from tests.test_train_data import TEXT, make_batch
 from tests.test_train_processes import SEVERAL, launch
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder.__main__ import main
-from train_encoder.data import GlobalBatches, open_pairs, order_by_blocks
+from train_encoder.data.pairs import GlobalBatches, open_pairs, order_by_blocks
 
 NAMED = {"train_data": "x", "pretrained_model_name_or_path": "x"}
 
@@ -158,13 +157,6 @@ def test_an_item_stops_looking_behind_the_limit(shared):
     assert len({number for number, _, _ in everything[0]["faults"]}) == 199
 
 
-@pytest.fixture
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
 def test_a_run_over_broken_records_counts_them_resumes_and_stops_at_the_limit(base, shared, tmp_path, capsys):
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "train_data": str(shared)}
     settings |= {"skip_missing_images": False, "train_batch_size": 48, "max_train_steps": 8, "checkpointing_steps": 4}
@@ -238,8 +230,3 @@ def test_one_of_several_captions_is_drawn_by_the_samples_number(pictures):
     texts = [data[number]["text"] for number in range(40)]
     assert texts == [data[number]["text"] for number in range(40)]
     assert set(texts) == {"One.", "Two."}
-
-
-def test_settings_of_files_need_files(tmp_path):
-    with pytest.raises(ValueError, match="train_data_dir is set for train_data shapes, which has no files"):
-        tiny_config(tmp_path, train_data_dir="x")

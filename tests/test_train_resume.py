@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings, train_tiny
-from train_encoder import origin
 from train_encoder.__main__ import main
-from train_encoder.checkpoints import list_checkpoints
-from train_encoder.schedule import learning_rate
+from train_encoder.data import origin
+from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.step import learning_rate
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 RECORDS = 24

@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -16,17 +15,11 @@ from debias_sd.datasets.pictures import PictureFault
 from tests.gradient_step import first_step, largest_difference
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder.__main__ import main
-from train_encoder.features import ImageFeatures
-from train_encoder.run import prepare
+from train_encoder.data.features import ImageFeatures
+from train_encoder.prepare import prepare
 from train_encoder.train import make_loader
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +35,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(base, tmp_path, settings):
     settings = {"pretrained_model_name_or_path": str(base)} | settings
     whole = first_step(tiny_settings(tmp_path, **settings, train_batch_size=8))
     for size in (4, 2):
-        chunks = {"train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+        chunks = {"train_batch_size": size, "contrast_chunks": 8 // size}
         cached = first_step(tiny_settings(tmp_path, **settings, **chunks))
         assert largest_difference(whole, cached) < 1e-5
     # The chunks' own batches would be something else: fewer pairs to tell apart.
@@ -55,7 +48,7 @@ def test_chunks_carry_the_supervision_of_their_pairs(tmp_path):
     in number."""
     settings = tiny_settings(tmp_path, grounding_weight=1.0)
     whole = first_step(settings | {"train_batch_size": 8})
-    cached = first_step(settings | {"train_batch_size": 4, "gradient_accumulation_steps": 2})
+    cached = first_step(settings | {"train_batch_size": 4, "contrast_chunks": 2})
     assert cached["loss"] == pytest.approx(whole["loss"], rel=0.02)
     assert "heads.sentence.weight" in cached["gradients"]
 
@@ -63,7 +56,7 @@ def test_chunks_carry_the_supervision_of_their_pairs(tmp_path):
 def test_a_chunked_run_trains_the_same_weights(base, tmp_path):
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "adam_epsilon": 1e-2}
     whole = train_tiny(tmp_path / "whole", **settings, train_batch_size=8)
-    chunks = train_tiny(tmp_path / "chunks", **settings, train_batch_size=4, gradient_accumulation_steps=2)
+    chunks = train_tiny(tmp_path / "chunks", **settings, train_batch_size=4, contrast_chunks=2)
     left, right = (load_file(folder / "model.safetensors") for folder in (whole, chunks))
     for name in left:
         torch.testing.assert_close(left[name], right[name], atol=1e-6, rtol=0)

@@ -18,11 +18,12 @@ from tests.tiny import edit_json
 from tests.tiny_sets import check_ranks
 from tests.tiny_siglip import HAS_SENTENCEPIECE, STRETCHED, STYLES, make_pictures, make_siglip
 from tests.train_tiny import tiny_config, tiny_settings, train_tiny
-from train_encoder.bases import load_start
-from train_encoder.evaluation import PROBED, evaluate, read_heldout
-from train_encoder.kinds import SIGLIP, kind_of
-from train_encoder.run import prepare
-from train_encoder.texts import SiglipTexts
+from train_encoder.data.batches import SiglipTexts
+from train_encoder.model.bases import load_start
+from train_encoder.model.families import SIGLIP, family_of
+from train_encoder.prepare import prepare
+from train_encoder.watch.heldout import PROBED, read_heldout
+from train_encoder.watch.retrieval import evaluate
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 TABLE = "text_model.embeddings.position_embedding.weight"
@@ -76,7 +77,7 @@ def test_features_and_gradients_are_stock_transformers(starts, tmp_path, style):
     start = load_start(tiny_config(tmp_path, **settings, pretrained_model_name_or_path=str(starts[style])))
     model = start.model.double()
     towers = SIGLIP.towers(model, None)
-    assert kind_of(model) is SIGLIP
+    assert family_of(model) is SIGLIP
     ids = SiglipTexts(start.tokenizer, 64).ids(["a red star.", "the sky is blue. " * 20, ""])
     pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     out = towers({"pixel_values": pixels, "input_ids": ids, "short_ids": ids.roll(1, 0)})
@@ -183,7 +184,7 @@ def test_chunks_and_a_frozen_image_tower_have_the_gradient_of_the_whole_batch(st
     assert {"clip.logit_scale", "clip.logit_bias"} < whole["gradients"].keys()
     assert all(gradient.abs().max() > 0 for name, gradient in whole["gradients"].items() if "k_proj.bias" not in name)
     for size in (4, 2):
-        chunks = {"train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+        chunks = {"train_batch_size": size, "contrast_chunks": 8 // size}
         assert largest_difference(whole, first_step(tiny_settings(tmp_path, **settings | chunks))) < 1e-5
     recomputed = first_step(
         tiny_settings(tmp_path, **settings | {"train_batch_size": 8, "gradient_checkpointing": True})
@@ -216,22 +217,17 @@ def test_a_resumed_run_trains_the_same_weights(starts, pictures, tmp_path):
 REFUSED = {
     "smoothing": (
         {"recipe": "long-clip", "label_smoothing": None},
-        "^label_smoothing is 0.1 .recipe long-clip. and the",
+        "^label_smoothing is 0.1 .recipe long-clip. and the initial checkpoint is a SigLIP, whose sigmoid loss has no",
     ),
-    "pad": ({"pad_id": 3}, "^pad_id is 3 and the start is a SigLIP, which is padded with its tokenizer's own"),
-    "states": ({"stay_close_weight": 0.5}, "^stay_close_weight is 0.5 and the start is a SigLIP, whose states no"),
-    "sentences": (
-        {"late_sentences_weight": 0.5, "recipe": "debias"},
-        "^late_sentences_weight is 0.5 and the start is a SigLIP, whose states no",
-    ),
-    "grounding": (
-        {"train_data": "shapes", "grounding_weight": 1.0},
-        "^grounding_weight is 1.0 and the start is a SigL",
-    ),
+    "pad": ({"pad_id": 3}, "^pad_id is 3 and the initial checkpoint is a SigLIP, which is padded with its tokenizer's"),
+    "grounding": ({"train_data": "shapes", "grounding_weight": 1.0}, "^grounding_weight is 1.0 and the initial check"),
     "drawing": (
         {"validation_steps": 1, "validation_prompts": ["a"], "validation_pipeline": "x"},
-        "^validation_steps is 1 and the start is a SigLIP, whose states no Stable Diffusion reads",
+        "^validation_steps is 1 and the initial checkpoint is a SigLIP, whose states no Stable Diffusion reads",
     ),
+} | {
+    name: ({f"{name}_weight": 0.5}, f"^{name}_weight is 0.5 and the initial checkpoint is a SigLIP, whose states no")
+    for name in ("stay_close", "late_sentences")
 }
 
 
@@ -283,18 +279,15 @@ def test_a_damaged_start_is_one_sentence(tmp_path, name):
 
 def test_pictures_of_another_size_are_one_sentence(starts, tmp_path):
     settings = {"pretrained_model_name_or_path": str(starts["siglip"]), "recipe": "debias"}
-    with pytest.raises(
-        ValueError, match="^train_data is shapes, whose pictures are 48 x 48, and the pretrained model read"
-    ):
+    sentence = "^train_data is shapes, whose pictures are 48 x 48, and the initial checkpoint reads"
+    with pytest.raises(ValueError, match=sentence):
         prepare(tiny_config(tmp_path, **settings))
 
 
 def test_no_stable_diffusion_takes_it(starts, capsys, tmp_path):
     from debias_sd.encoder import load_encoder
 
-    with pytest.raises(
-        ValueError, match="SigLIP is for retrieval, no Stable Diffusion reads its states; give the folder"
-    ):
+    with pytest.raises(ValueError, match="SigLIP is for retrieval, no Stable Diffusion reads its states; give the"):
         load_encoder(starts["siglip2"])
     assert debias_sd(["convert", str(starts["siglip2"]), str(tmp_path / "out")]) == 2
     assert "is of model_type 'siglip', allowed are 'clip' and 'clip_text_model'" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(settings, tmp
     frozen = settings | {"freeze_image_tower": True, "image_features_dir": str(tmp_path / "kept")}
     several = {
         "2 x 4": settings | {"train_batch_size": 4},
-        "2 x 2 x 2": settings | {"train_batch_size": 2, "gradient_accumulation_steps": 2},
+        "2 x 2 x 2": settings | {"train_batch_size": 2, "contrast_chunks": 2},
         "frozen 2 x 4": frozen | {"train_batch_size": 4},
     }
     path = tmp_path / "runs.json"
@@ -49,7 +49,7 @@ def test_one_process_two_and_chunks_have_one_loss_and_one_gradient(settings, tmp
     assert {step["processes"] for step in found.values()} == {2}
     whole = first_step(tiny_settings(tmp_path / "one", **settings, train_batch_size=8))
     assert whole["gradients"]["clip.logit_bias"].abs().item() > 1e-3
-    chunks = {"train_batch_size": 4, "gradient_accumulation_steps": 2}
+    chunks = {"train_batch_size": 4, "contrast_chunks": 2}
     found["1 x 4 x 2"] = first_step(tiny_settings(tmp_path / "chunks", **settings, **chunks))
     frozen_whole = first_step(tiny_settings(tmp_path / "frozen", **frozen, train_batch_size=8))
     for name, step in found.items():
@@ -62,7 +62,7 @@ def test_shards_train_what_whole_weights_do_and_go_on_from_a_checkpoint(settings
     settings |= {"adam_epsilon": 1e-2, "train_batch_size": 4, "max_train_steps": 4, "learning_rate": 0.1}
     settings |= {"checkpointing_steps": 2, "checkpoints_total_limit": 5, "adam_weight_decay": 0.1}
     runs = {"whole": ("train_encoder", {}), "shards": ("tests.sharded_run", {})}
-    runs["chunks"] = ("tests.sharded_run", {"train_batch_size": 2, "gradient_accumulation_steps": 2})
+    runs["chunks"] = ("tests.sharded_run", {"train_batch_size": 2, "contrast_chunks": 2})
     for port, (name, (module, changes)) in enumerate(runs.items(), start=29641):
         done = launch(SEVERAL, tiny_settings(tmp_path / name, **settings | changes), port, module=module)
         assert done.returncode == 0, done.stderr

@@ -9,31 +9,24 @@ import time
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
 from tests.ctrl_c import hear_ctrl_c
 from tests.test_train_processes import ROOT, SEVERAL, command_of, environment_of
-from tests.train_tiny import arguments, tiny_settings, train_tiny
-from train_encoder import evaluation
+from tests.train_tiny import arguments, tiny_settings
 from train_encoder import train as loop
 from train_encoder.__main__ import main
-from train_encoder.checkpoints import list_checkpoints
+from train_encoder.output.checkpoints import list_checkpoints
 from train_encoder.step import train_step
+from train_encoder.watch import heldout, retrieval
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 ENDLESS = {"max_train_steps": 100_000}
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return train_tiny(tmp_path_factory.mktemp("base") / "base", max_train_steps=2)
-
-
 def test_sigterm_in_an_evaluation_leaves_it_out_and_a_second_one_changes_nothing(base, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(evaluation, "FAMILIES", 3)
-    monkeypatch.setattr(evaluation, "SHORT", 12)
-    read = evaluation._image_features
+    monkeypatch.setattr(heldout, "FAMILIES", 3)
+    monkeypatch.setattr(heldout, "SHORT", 12)
+    read = retrieval._image_features
     calls = []
 
     def read_and_signal(run, *parts):
@@ -43,7 +36,7 @@ def test_sigterm_in_an_evaluation_leaves_it_out_and_a_second_one_changes_nothing
             os.kill(os.getpid(), signal.SIGTERM)
         return read(run, *parts)
 
-    monkeypatch.setattr(evaluation, "_image_features", read_and_signal)
+    monkeypatch.setattr(retrieval, "_image_features", read_and_signal)
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "max_train_steps": 9, "eval_steps": 2}
     folder = tmp_path / "run"
     assert main(arguments(tiny_settings(folder, **settings))) == 143
@@ -51,7 +44,7 @@ def test_sigterm_in_an_evaluation_leaves_it_out_and_a_second_one_changes_nothing
     rows = [json.loads(line) for line in (folder / "eval_log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0]
     assert [path.name for path in list_checkpoints(folder)] == ["checkpoint-3"]
-    assert "stopped by SIGTERM behind step 3, which is saved" in capsys.readouterr().out
+    assert "stopped by SIGTERM after step 3, which is saved" in capsys.readouterr().out
 
 
 def test_ctrl_c_is_one_sentence_with_the_last_checkpoint(tmp_path, monkeypatch, capsys):
@@ -64,7 +57,7 @@ def test_ctrl_c_is_one_sentence_with_the_last_checkpoint(tmp_path, monkeypatch, 
     settings = {"max_train_steps": 9, "checkpointing_steps": 2}
     assert main(arguments(tiny_settings(tmp_path / "run", **settings))) == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "train_encoder: stopped by Ctrl-C behind step 3; the last good checkpoint is checkpoint-2: go on with "
+        "train_encoder: stopped by Ctrl-C after step 3; the last good checkpoint is checkpoint-2: go on with "
         "--resume_from_checkpoint latest."
     )
 
@@ -103,11 +96,11 @@ def test_a_signal_to_the_whole_group_is_the_runs_alone(base, tmp_path, sent, cod
     assert "Traceback" not in error
     if sent == signal.SIGTERM:
         (saved,) = list_checkpoints(folder)
-        assert f"stopped by SIGTERM behind step {steps_of(folder)[-1]}, which is saved" in said
+        assert f"stopped by SIGTERM after step {steps_of(folder)[-1]}, which is saved" in said
         state = torch.load(saved / "state.pt", weights_only=True)
         assert state["step"] == steps_of(folder)[-1]
     else:
-        assert "train_encoder: stopped by Ctrl-C behind step " in error
+        assert "train_encoder: stopped by Ctrl-C after step " in error
         assert list_checkpoints(folder) == []
 
 
@@ -125,7 +118,7 @@ def test_the_launchers_sigterm_stops_two_processes_with_workers_at_one_step(base
     assert "DataLoader worker" not in error
     last = steps_of(folder)[-1]
     assert [path.name for path in list_checkpoints(folder)] == [f"checkpoint-{last}"]
-    assert f"stopped by SIGTERM behind step {last}, which is saved" in said
+    assert f"stopped by SIGTERM after step {last}, which is saved" in said
     assert not (folder / "config.json").exists()
     state = torch.load(folder / f"checkpoint-{last}" / "state.pt", weights_only=True)
     assert (state["step"], len(state["rng"])) == (last, 2)

@@ -12,7 +12,7 @@ from benchmarks import shapes_step
 from debias_sd.encoder_folder import WEIGHTS
 from debias_sd.measure.world import PROBES, TWINS
 from debias_sd.report import Report
-from train_encoder.config import parse_arguments
+from train_encoder.settings import parse_arguments
 
 ROOT = Path(__file__).parent.parent
 shipped = pytest.mark.skipif(not WEIGHTS.is_dir(), reason="debias_sd/weights is not there; make weights makes it")

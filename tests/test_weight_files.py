@@ -16,7 +16,7 @@ from train_tiny import tiny_config
 
 from debias_sd import TextEncoder, convert_checkpoint, load_debias_pipeline, load_encoder
 from debias_sd.weight_files import check_weights
-from train_encoder.bases import load_start
+from train_encoder.model.bases import load_start
 
 
 class Hostile:

@@ -212,7 +212,7 @@ def test_the_experiments_have_three_seeds_and_names_of_their_own(experiments):
 
 
 def test_an_experiments_name_says_how_it_is_trained(experiments):
-    from train_encoder.config import parse_arguments
+    from train_encoder.settings import parse_arguments
 
     for encoder in experiments.fine_tuned(0, Path("runs")):
         command = encoder.train_command()
@@ -230,7 +230,7 @@ def test_what_ships_is_what_the_experiments_measure(experiments):
     """The folders of `make weights` are found again, trained by the same settings: nothing is trained twice."""
     from weights import encoder_command
 
-    from train_encoder.config import parse_arguments
+    from train_encoder.settings import parse_arguments
 
     def config_of(command):
         options = command[command.index("train_encoder") + 1 :]

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from train_encoder.__main__ import main
-from train_encoder.config import make_config
-from train_encoder.settings import TrainConfig
+from train_encoder.settings import TrainConfig, make_config
 
 TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 MODEL = {

@@ -1,43 +1,43 @@
-"""One process or several: start them, gather features across them with gradient, and leave without an abort."""
+"""One process or several: start them, gather features across them with gradient, stop them at one step.
+
+SIGTERM, which schedulers send before they take a machine away: finish the step, save, leave with code 143. Launchers
+and schedulers send it to whole process groups, so data workers get it too. They leave it to the run.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from train_encoder import zero
-from train_encoder.engines import check_launcher
+from train_encoder.engine import Engine, make_engine, refuse_deepspeed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from train_encoder.settings import TrainConfig
 
+EXIT_CODE = 128 + signal.SIGTERM  # what a shell reports of a process that the signal ended
 HOW_TO_START_SEVERAL = (
     "accelerate launch --multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no "
     "-m train_encoder ..."
 )
 
 
-def start_processes(config: TrainConfig) -> Accelerator:
-    """Join the processes that the launcher started; ValueError when they are not as many, or not run, as expected."""
-    from accelerate import Accelerator, InitProcessGroupKwargs
+def start_processes(config: TrainConfig) -> Engine:
+    """Join the processes that the launcher started. ValueError when they are not as many, or not run, as expected."""
+    from accelerate import Accelerator
 
-    if zero.is_wanted():
-        zero.check_installed()
-        # accelerate names no backend for DeepSpeed on CPUs, and its `cpu` would leave DeepSpeed out without a word.
-        backend = [] if torch.cuda.is_available() else [InitProcessGroupKwargs(backend="gloo")]
-        accelerator = Accelerator(mixed_precision="no", kwargs_handlers=backend)
-        check_launcher(accelerator)
-        zero.check_stage(accelerator)
-    else:
-        accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=config.mixed_precision)
-        check_launcher(accelerator)
+    refuse_deepspeed()
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=config.mixed_precision)
+    engine = make_engine(accelerator)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     for expected in (launched, config.expect_processes or accelerator.num_processes):
         if accelerator.num_processes != expected:
@@ -45,7 +45,7 @@ def start_processes(config: TrainConfig) -> Accelerator:
                 f"this run has {accelerator.num_processes} process(es), expected {expected}; "
                 f"start several, also without a GPU, with: {HOW_TO_START_SEVERAL}"
             )
-    return accelerator
+    return engine
 
 
 def on_main(accelerator: Accelerator, action: Callable[[], None]) -> None:
@@ -93,3 +93,46 @@ def leave(processes: int, code: int = 0) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+class StopAsked(Exception):
+    """SIGTERM came during something that can be left out: retrieval on the way."""
+
+
+class StopRequest:
+    """Notes SIGTERM while it is entered.
+
+    `asked`: this process has had it. `agreed`: one of all processes had had it by the last step; the step sets it, and
+    only then do all stop, at the same step.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.agreed = False
+        self._before: object = None
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+            self._before = signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def check(self) -> None:
+        """Raise StopAsked when this process has had the signal."""
+        if self.asked:
+            raise StopAsked
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def leave_signals_to_the_run(_: int) -> None:
+    """For a data worker's start: the step that the run finishes needs it, whoever else got SIGTERM or Ctrl-C.
+
+    PyTorch's own handler ends a worker that anyone but its parent sends SIGTERM, and the run with it. A worker whose
+    parent is gone ends by itself within seconds.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

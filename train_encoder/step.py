@@ -1,12 +1,10 @@
 """One update: features, the loss over the pairs of all processes, gradients, AdamW.
 
-Method of DeBias-CLIP (arXiv 2602.22419). Features are gathered with gradient, each process computes the loss of its own
-rows against all, and the batch that is contrasted is that of all processes.
-
-With `gradient_accumulation_steps` it is larger still, by gradient caching (Gao et al., arXiv 2101.06983): the features
-of all pairs are computed a chunk at a time without a graph, the loss and its gradient with respect to the features at
-once, and then each chunk again with its graph, to which the features' gradients are handed. The gradient is exactly
-that of the whole batch; memory is that of one chunk, time that of a second forward pass.
+The batch that is contrasted is that of all processes. With `contrast_chunks` it is larger still, by gradient caching
+(Gao et al., arXiv 2101.06983): the features of all pairs are computed a chunk at a time without a graph, the loss and
+its gradient with respect to the features at once, and then each chunk again with its graph, to which the features'
+gradients are handed. The gradient is exactly that of the whole batch. Memory is that of one chunk, time that of a
+second forward pass.
 """
 
 from __future__ import annotations
@@ -18,22 +16,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from debias_sd.losses import pair_loss, two_caption_loss
-from train_encoder.checkpoints import describe_diverged
-from train_encoder.engines import autocast, backward, clamp_temperature, delay_meeting
-from train_encoder.processes import gather_with_gradient
-from train_encoder.schedule import learning_rate
-from train_encoder.zero import write_through
+from train_encoder.engine import autocast, clamp_temperature
+from train_encoder.output.checkpoints import describe_diverged
+from train_encoder.terms.contrast import FEATURES, SCALARS
 
 if TYPE_CHECKING:
     from debias_sd.datasets.faults import Fault
     from train_encoder.run import Run
-
-FEATURES = ("image", "text", "short")
-SCALARS = ("logit_scale", "logit_bias")
 
 
 class Forward(NamedTuple):
@@ -44,57 +35,20 @@ class Forward(NamedTuple):
     backward: Callable[[], None]
 
 
-def contrast(run: Run, features: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The contrastive loss of this process's rows against the pairs of all, and its parts.
-
-    `features` has image, text and (with two captions) short [b, d], as the towers give them, logit_scale and, of
-    SigLIP's towers, logit_bias.
-    """
-    config, processes = run.config, run.accelerator.num_processes
-    rows, bias = None, features.get("logit_bias")
-    if processes > 1:
-        count = len(features["image"])
-        rows = slice(run.accelerator.process_index * count, (run.accelerator.process_index + 1) * count)
-    options = {"label_smoothing": config.label_smoothing, "logit_bias": bias, "rows": rows}
-    if "short" in features:
-        loss = two_caption_loss(
-            features["image"],
-            features["text"],
-            features["short"],
-            features["logit_scale"],
-            short_weight=config.short_weight,
-            rank=config.components,
-            local_components=config.local_components,
-            gather=gather_with_gradient,
-            **options,
-        )
-        return loss.total, {"long": loss.long, "short": loss.short}
-    image, text = (gather_with_gradient(F.normalize(features[name].float(), dim=-1)) for name in ("image", "text"))
-    total = pair_loss(image, text, features["logit_scale"], **options)
-    return total, {"contrastive": total}
-
-
 def supervise(run: Run, batch: dict[str, Any], out: dict[str, Tensor]) -> dict[str, tuple[float, Tensor]]:
     """The terms that look at one pair at a time, by name: weight and value."""
-    terms = {}
-    if "grounding" in out:
-        terms["grounding"] = (run.config.grounding_weight, out["grounding"])
-    for name, term in (("stay_close", run.stay_close), ("late_sentences", run.late_sentences)):
-        if term is not None:
-            with autocast(run.accelerator, run.config):
-                value = term.loss(batch["input_ids"], out["text_hidden"])
-            terms[name] = (getattr(run.config, f"{name}_weight"), value)
-    return terms
+    with autocast(run.accelerator, run.config):
+        return {term.name: (term.weight, term.loss(batch, out)) for term in run.terms}
 
 
 def whole_forward(run: Run, batch: dict[str, Any]) -> Forward:
     """All pairs of this process at once."""
     out = run.wrapped(batch)
-    total, parts = contrast(run, out)
+    total, parts = run.contrast.loss(out)
     for name, (weight, value) in supervise(run, batch, out).items():
         parts[name] = value
         total = total + weight * value
-    return Forward(total, parts, lambda: backward(run.accelerator, run.wrapped, total, engine=run.engine))
+    return Forward(total, parts, lambda: run.accelerator.backward(total))
 
 
 def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
@@ -107,7 +61,7 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
     leaves = {name: torch.cat([out[name].float() for out in outs]).requires_grad_() for name in names}
     scalars = [name for name in SCALARS if name in outs[0]]
     leaves |= {name: outs[0][name].detach().float().requires_grad_() for name in scalars}
-    contrasted, parts = contrast(run, leaves)
+    contrasted, parts = run.contrast.loss(leaves)
     total = contrasted.detach()
     for name in terms[0]:
         parts[name] = torch.stack([term[name][1] for term in terms]).mean()
@@ -117,8 +71,7 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
         contrasted.backward()
         gradients = [leaves[name].grad.split(run.config.train_batch_size) for name in names]
         for number, chunk in enumerate(chunks):
-            options = {"engine": run.engine, "last": number == len(chunks) - 1}
-            with delay_meeting(run.accelerator, run.wrapped, **options):
+            with run.engine.delay_meeting(run.wrapped, last=number == len(chunks) - 1):
                 out = run.wrapped(chunk)
                 handed = sum((out[n].float() * g[number]).sum() for n, g in zip(names, gradients, strict=True))
                 # Every chunk uses every parameter, as DistributedDataParallel asks.
@@ -126,24 +79,37 @@ def cached_forward(run: Run, batch: dict[str, Any]) -> Forward:
                     handed = handed + out[name] * leaves[name].grad / len(chunks)
                 for weight, value in supervise(run, chunk, out).values():
                     handed = handed + weight * value / len(chunks)
-                backward(run.accelerator, run.wrapped, handed, **options)
+                run.accelerator.backward(handed)
 
     return Forward(total, parts, chunks_backward)
 
 
+def forward_of(run: Run, batch: dict[str, Any]) -> Forward:
+    """The forward pass of a step."""
+    return (whole_forward if run.config.contrast_chunks == 1 else cached_forward)(run, batch)
+
+
 def split_batch(batch: dict[str, Any], size: int) -> list[dict[str, Any]]:
-    """`batch` in parts of `size` rows; mentions follow their rows."""
-    count = len(batch["input_ids"])
-    chunks = []
-    for start in range(0, count, size):
-        rows = slice(start, start + size)
-        chunk = {name: value[rows] for name, value in batch.items() if name not in ("mentions", "faults")}
-        if "mentions" in batch:
-            inside = (batch["mentions"][:, 0] >= start) & (batch["mentions"][:, 0] < start + size)
-            chunk["mentions"] = batch["mentions"][inside].clone()
-            chunk["mentions"][:, 0] -= start
-        chunks.append(chunk)
-    return chunks
+    """`batch` in parts of `size` rows."""
+    rows = {name: value for name, value in batch.items() if name != "faults"}
+    starts = range(0, len(batch["input_ids"]), size)
+    return [{name: value[start : start + size] for name, value in rows.items()} for start in starts]
+
+
+def learning_rate(step: int, *, peak: float, warmup: int, total: int, scheduler: str = "cosine") -> float:
+    """Return the rate of update number `step`, 0 to `total - 1`: linear warm-up, then a cosine to 0 or constant.
+
+    Accelerate's prepared schedulers step once per process. A rate that is computed has no such trap, and needs no
+    state in a checkpoint.
+
+    >>> learning_rate(14_597, peak=1e-6, warmup=200, total=14_598)
+    1.1902423935339357e-14
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if scheduler == "constant":
+        return peak
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) * peak
 
 
 def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
@@ -158,7 +124,7 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     )
     for group in run.optimizer.param_groups:
         group["lr"] = rate
-    forward = (whole_forward if config.gradient_accumulation_steps == 1 else cached_forward)(run, batch)
+    forward = forward_of(run, batch)
     row = _average(run, {"loss": forward.total} | forward.parts, batch)
     if not math.isfinite(row["loss"]):
         raise FloatingPointError(
@@ -173,23 +139,15 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
 
 def update(run: Run) -> float:
     """Clip, step, put back what stays; returns the factor of the logits."""
-    table = run.frozen
-    if run.engine == "deepspeed":
-        run.wrapped.step()
-    else:
-        if table is not None:
-            table.mask_gradient()
-        if run.config.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(run.towers.parameters(), run.config.max_grad_norm)
-        run.optimizer.step()
-        run.optimizer.zero_grad(set_to_none=True)
-    if table is not None:
-        table.restore()
-    logit_scale = run.towers.clip.logit_scale
-    scale = clamp_temperature(logit_scale, largest=run.towers.largest_logit_scale)
-    if run.engine == "deepspeed":
-        write_through([logit_scale] if table is None else [logit_scale, table.table])
-    return scale
+    if run.frozen is not None:
+        run.frozen.mask_gradient()
+    if run.config.max_grad_norm:
+        torch.nn.utils.clip_grad_norm_(run.towers.parameters(), run.config.max_grad_norm)
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    if run.frozen is not None:
+        run.frozen.restore()
+    return clamp_temperature(run.towers.clip.logit_scale, largest=run.towers.largest_logit_scale)
 
 
 def _average(run: Run, named: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, float]:

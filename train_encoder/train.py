@@ -1,7 +1,7 @@
 """The training loop: pictures with a long and a short caption, two towers, one loss.
 
-Every process sees its rows of one global batch; a step is `step.py`'s. What decides how a run goes on is written by
-`save_state`, in one piece.
+`prepare.py` makes the run, `step.py` one step of it. Every process sees its rows of one global batch. What
+decides how a run goes on is written by `save_state`, in one piece.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from torch.utils.data import DataLoader
 
 from debias_sd.datasets.records import describe_counts
 from debias_sd.run_state import check_finite
-from train_encoder.batches import Collator
-from train_encoder.card import make_card
-from train_encoder.checkpoints import describe_diverged, save_checkpoint
-from train_encoder.data import GlobalBatches, RecordPairs
-from train_encoder.engines import read_states, whole_model
-from train_encoder.export import known_words, make_provenance, save_encoder_folder
-from train_encoder.hub import push_folder
-from train_encoder.output_folder import lock_folder, overwrite
-from train_encoder.processes import launcher_note, on_main
+from train_encoder.data.batches import Collator
+from train_encoder.data.pairs import GlobalBatches
+from train_encoder.output.card import make_card
+from train_encoder.output.checkpoints import describe_diverged, save_checkpoint
+from train_encoder.output.export import known_words, make_provenance, push_folder, save_encoder_folder
+from train_encoder.output.folder import lock_folder, overwrite
+from train_encoder.processes import EXIT_CODE, launcher_note, leave_signals_to_the_run, on_main
 from train_encoder.step import train_step
-from train_encoder.stopping import EXIT_CODE, leave_signals_to_the_run
-from train_encoder.watch import Watch
+from train_encoder.terms.pair_term import collators_of
+from train_encoder.watch.watch import Watch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,13 +37,13 @@ def make_loader(run: Run) -> DataLoader:
     """The batches from the present step to the last, this process's rows of each."""
     config, accelerator = run.config, run.accelerator
     batches = GlobalBatches(
-        config.train_batch_size * config.gradient_accumulation_steps,
+        config.train_batch_size * config.contrast_chunks,
         rank=accelerator.process_index,
         processes=accelerator.num_processes,
         start=run.step,
         total=config.max_train_steps,
     )
-    collate = Collator(run.texts, config, run.data.mean, run.data.std)
+    collate = Collator(run.texts, config, run.data.preprocessing, collators_of(run.terms))
     return DataLoader(
         run.data,
         batch_sampler=batches,
@@ -60,7 +58,7 @@ def save_state(run: Run) -> None:
     from accelerate.utils import gather_object
 
     rng = gather_object([torch.get_rng_state()])
-    towers, optimizer = read_states(run.towers, run.optimizer, engine=run.engine)
+    towers, optimizer = run.engine.read_states(run.towers, run.optimizer)
     state = {
         "step": run.step,
         "towers": towers,
@@ -93,10 +91,10 @@ def train(run: Run, *, command: list[str]) -> int:
                 break
     if run.step < config.max_train_steps:
         run.accelerator.print(
-            f"stopped by SIGTERM behind step {run.step}, which is saved; go on with --resume_from_checkpoint latest"
+            f"stopped by SIGTERM after step {run.step}, which is saved; go on with --resume_from_checkpoint latest"
         )
         return EXIT_CODE
-    model = whole_model(run.towers, engine=run.engine)
+    model = run.engine.whole_model(run.towers)
     on_main(run.accelerator, lambda: _finish(run, model, command=command, row=row))
     return 0
 
@@ -130,11 +128,11 @@ def _finish(run: Run, model: PreTrainedModel, *, command: list[str], row: dict[s
 
 def _data_used(run: Run) -> dict[str, Any]:
     """What provenance says of records on disk; the broken ones are said aloud too."""
-    if not isinstance(run.data, RecordPairs):
+    records = run.data.records
+    if records is None:
         return {}
     if len(run.faults):
         print(f"{len(run.faults):,} broken records were replaced ({describe_counts(run.faults.counts())})")
-    records = run.data.records
     return {"data": {"records": len(records), "skipped": dict(records.left_out), "broken": run.faults.counts()}}
 
 
@@ -147,11 +145,11 @@ def _announce(run: Run) -> None:
     note = launcher_note(processes)
     if note:
         print(note)
-    if isinstance(run.data, RecordPairs):
+    if run.data.records is not None:
         skipped = run.data.records.left_out
         reasons = f" ({describe_counts(skipped)})" if skipped else ""
         print(f"{len(run.data.records):,} pairs, {sum(skipped.values()):,} skipped{reasons}")
-    chunks = f" x {config.gradient_accumulation_steps} chunks" if config.gradient_accumulation_steps > 1 else ""
+    chunks = f" x {config.contrast_chunks} chunks" if config.contrast_chunks > 1 else ""
     print(
         f"{config.recipe}: {processes} process(es) x {config.train_batch_size} pairs{chunks}, "
         f"{run.tokenizer.model_max_length} positions, steps {run.step} to {config.max_train_steps}"

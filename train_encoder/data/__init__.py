@@ -1,0 +1,1 @@
+"""The pairs that are read: samples, batches, kept image features, fingerprints."""

@@ -1,0 +1,1 @@
+"""The towers that are trained: loaded, stretched, read."""

@@ -1,0 +1,131 @@
+"""The result of a run: an encoder folder that stock transformers and diffusers load, its provenance, its upload."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from debias_sd.report import source_commit
+from debias_sd.run_state import package_versions
+from debias_sd.tokens import spell_out_special_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from train_encoder.settings import TrainConfig
+
+# What a run's folder holds beside the encoder; none of it is part of the model.
+LEFT_BEHIND = ["checkpoint-*", ".*", "image-features/*", "tensorboard/*", "validation/*"]
+
+
+def known_words(config: TrainConfig) -> list[str] | None:
+    """The words a small encoder was trained on: those of the shapes world, or those of the model it started from."""
+    if config.train_data == "shapes":
+        from debias_sd.shapes.caption import words
+
+        return words()
+    path = Path(config.pretrained_model_name_or_path) / "known_words.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def make_provenance(
+    config: TrainConfig, *, command: list[str], processes: int, final: dict[str, float]
+) -> dict[str, Any]:
+    """How the folder was made: command, commit, seed, versions, settings and the last step's numbers."""
+    return {
+        "command": command,
+        "git_commit": source_commit(__file__),
+        "seed": config.seed,
+        "processes": processes,
+        "versions": package_versions(),
+        "config": {"output_dir": config.output_dir, "max_train_steps": config.max_train_steps} | config.trajectory(),
+        "final": final,
+    }
+
+
+def save_encoder_folder(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, files: dict[str, Any]
+) -> None:
+    """Write the whole model with both towers, its tokenizer and `files` (text or JSON, by name) into `folder`.
+
+    provenance.json gets the hash of the weights. The files are made beside the folder and moved in, config.json last: a
+    folder that loads is a whole one. Where the disk does not take them what was there before stays.
+    """
+    scratch = folder / ".encoder.partial"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        _write_parts(model, tokenizer, scratch, files=files)
+        (folder / "config.json").unlink(missing_ok=True)
+        for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_parts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, scratch: Path, *, files: dict[str, Any]
+) -> None:
+    model.save_pretrained(scratch)
+    if model.config.model_type == "clip":
+        tokenizer = copy.deepcopy(tokenizer)
+        spell_out_special_tokens(tokenizer)  # as in every other encoder folder: a pad may be "!", which people type
+    tokenizer.save_pretrained(scratch)
+    digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
+    provenance = files["provenance.json"] | {"sha256": {"model.safetensors": digest}}
+    for name, content in (files | {"provenance.json": provenance}).items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        (scratch / name).write_text(text, encoding="utf-8")
+
+
+class HubFault(ValueError):
+    """The folder could not be uploaded; it is whole on disk."""
+
+
+def check_hub(hub_model_id: str | None) -> None:
+    """Raise ValueError when nobody is logged in, or the name is not a repository's: before training, not at its end."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if hub_model_id is not None:
+        try:
+            validate_repo_id(hub_model_id)
+        except HFValidationError as error:
+            raise ValueError(
+                f"hub_model_id {hub_model_id!r} is not the name of a repository ({error}); write OWNER/NAME."
+            ) from None
+    if get_token() is None:
+        raise ValueError("push_to_hub is set and nobody is logged in; run `hf auth login`, or set HF_TOKEN.")
+
+
+def push_folder(folder: Path, hub_model_id: str | None) -> str:
+    """Make the repository where it is missing, upload the folder in one commit; returns its address.
+
+    Raises HubFault with one sentence when the hub cannot be reached or refuses.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError  # the HTTP client's own; OfflineModeIsEnabled is an OSError
+
+    name = hub_model_id or folder.resolve().name
+    api = HfApi()
+    try:
+        address = api.create_repo(name, exist_ok=True)
+        api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=folder,
+            ignore_patterns=LEFT_BEHIND,
+            commit_message="Text encoder trained by train_encoder",
+        )
+    except (HTTPError, OSError) as error:
+        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+        raise HubFault(
+            f"{folder} could not be uploaded to {name} ({first}); it is whole on disk: "
+            f"upload it later with `hf upload {name} {folder}`."
+        ) from error
+    return str(address)

@@ -1,0 +1,146 @@
+"""Feature distillation from the initial checkpoint: hidden states by window (StayClose), by sentence (LateSentences).
+
+Not in the papers. A UNet reads the encoder's hidden states, which the contrastive losses do not hold in place. The
+first term keeps those of the first window (77 positions) near what an untouched UNet was trained on. After that window
+no loss says what states a stretched encoder should have: the second term takes for each late sentence what cutting a
+prompt into windows would feed the UNet, distilled into the one long window.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from train_encoder.terms.pair_term import PairTerm
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_STOP = re.compile(r"[^\w\s]*[.!?][^\w\s]*</w>")  # `.`, `!"`, `).` where a word ends; pads are `!` without an end
+_DIGIT = re.compile(r"\d</w>")
+
+
+class _Distillation(PairTerm):
+    """Holds a frozen copy of the initial checkpoint's text tower, at its own window."""
+
+    distils: ClassVar[bool] = True
+
+    def __init__(self, teacher: nn.Module) -> None:
+        super().__init__()
+        self.teacher = teacher
+        self.window: int = teacher.config.max_position_embeddings
+        self.end_id: int = teacher.config.eos_token_id
+
+    def loss(self, batch: dict[str, Any], out: dict[str, Tensor]) -> Tensor:
+        return self.distance(batch["input_ids"], out["text_hidden"])
+
+
+class StayClose(_Distillation):
+    """Distillation by window: every token of the initial checkpoint's own window."""
+
+    name: ClassVar[str] = "stay_close"
+
+    def __init__(self, teacher: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        super().__init__(teacher)
+
+    def distance(
+        self, ids: Int[Tensor, "batch length"], hidden: Float[Tensor, "batch length width"]
+    ) -> Float[Tensor, ""]:
+        """Return the squared distance of `hidden` (after the final norm) to the teacher's, relative to the latter.
+
+        Read are the tokens from the start token to the end token or, in longer captions, to the last word inside the
+        window: under the causal mask their states do not depend on what follows. Mean over the captions of
+        sum of squares by sum of squares, so that the value does not depend on the number of processes.
+        """
+        ids, hidden = ids[:, : self.window], hidden[:, : self.window]
+        with torch.no_grad():
+            target = self.teacher(input_ids=ids).last_hidden_state.float()
+        is_end = ids == self.end_id
+        before_end = is_end.cumsum(dim=1) - is_end.long() == 0
+        # The last slot of the window only ever held the end token.
+        in_window = torch.arange(ids.shape[1], device=ids.device) < self.window - 1
+        read = (before_end & (in_window | is_end))[..., None]
+        distance = ((hidden.float() - target) ** 2 * read).sum(dim=(1, 2))
+        return (distance / (target**2 * read).sum(dim=(1, 2))).mean()
+
+
+class Span(NamedTuple):
+    """The tokens `first` to `after` - 1 of caption `row`."""
+
+    row: int
+    first: int
+    after: int
+
+
+class LateSentences(_Distillation):
+    """Distillation by sentence: the teacher reads each late sentence alone, in a window of its own.
+
+    A sentence ends with a token of `.`, `!` or `?` (not between two digits), is late when it begins after the last
+    word of the teacher's window, and is read up to the length of that window. The first sentence of a caption is never
+    late: pads may stand in front of it.
+    """
+
+    name: ClassVar[str] = "late_sentences"
+
+    def __init__(self, teacher: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(teacher)
+        self.start_id: int = teacher.config.bos_token_id
+        words = tokenizer.get_vocab()
+        self.stops = frozenset(number for word, number in words.items() if _STOP.fullmatch(word))
+        self.digits = frozenset(number for word, number in words.items() if _DIGIT.fullmatch(word))
+        if not self.stops:
+            raise ValueError(
+                "late_sentences_weight is set and the initial checkpoint's tokenizer has no token for a full stop, so "
+                "no sentence can be told from the next; set the weight to 0."
+            )
+
+    def spans(self, ids: Int[Tensor, "batch length"]) -> list[Span]:
+        """Every late sentence, in order."""
+        found = []
+        for row, caption in enumerate(ids.tolist()):
+            end, first = caption.index(self.end_id), 1
+            for place in range(1, end):
+                if caption[place] not in self.stops or self._is_decimal(caption, place):
+                    continue
+                if first >= self.window - 1:
+                    found.append(Span(row, first, min(place + 1, first + self.window - 2)))
+                first = place + 1
+        return found
+
+    def distance(
+        self, ids: Int[Tensor, "batch length"], hidden: Float[Tensor, "batch length width"]
+    ) -> Float[Tensor, ""]:
+        """Return the squared distance of late sentences' `hidden` (after the final norm) to the teacher's.
+
+        Relative to the latter: for each caption the sum of squares over its late sentences by the sum of squares of
+        their targets, 0 for a caption without any; mean over all captions, so that the value does not depend on the
+        number of processes or chunks.
+        """
+        spans = self.spans(ids)
+        if not spans:
+            return hidden[:, :0].sum()  # 0, in the graph as DistributedDataParallel asks
+        rows, first, after = torch.tensor(spans, device=ids.device).T
+        places = first[:, None] + torch.arange(int((after - first).max()), device=ids.device)
+        inside = places < after[:, None]
+        places = places.where(inside, first[:, None])
+        words = ids[rows[:, None], places].where(inside, self.end_id)
+        alone = F.pad(F.pad(words, (1, 0), value=self.start_id), (0, 1), value=self.end_id)
+        with torch.no_grad():
+            target = self.teacher(input_ids=alone).last_hidden_state[:, 1:-1].float()
+        own, read = hidden[rows[:, None], places].float(), inside[..., None]
+        distance = _by_caption(((own - target) ** 2 * read).sum(dim=(1, 2)), rows, len(ids))
+        size = _by_caption((target**2 * read).sum(dim=(1, 2)), rows, len(ids))
+        return (distance / size.where(size > 0, 1)).mean()
+
+    def _is_decimal(self, caption: list[int], place: int) -> bool:
+        return caption[place - 1] in self.digits and caption[place + 1] in self.digits
+
+
+def _by_caption(values: Float[Tensor, " spans"], rows: Int[Tensor, " spans"], count: int) -> Float[Tensor, " batch"]:
+    """The sum of the spans' values for each caption."""
+    return values.new_zeros(count).index_add(0, rows, values)

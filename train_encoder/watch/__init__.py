@@ -1,0 +1,1 @@
+"""What can be seen of a run while it trains: log, trackers, retrieval, pictures."""
