@@ -34,7 +34,9 @@ def _encoder(track: Track, *, with_pictures: bool) -> dict[str, Any]:
         {
             "seed": picture.seed,
             "seconds": round(picture.seconds, 3),
-            "verdicts": [{"mark": v.mark, "score": v.score, "found": v.found} for v in picture.verdicts],
+            "verdicts": [
+                {"mark": v.mark, "score": v.score, "found": v.found, "reason": v.reason} for v in picture.verdicts
+            ],
             "late_detail": picture.score.late,
             "by_quarter": list(picture.score.quarters),
             "png": data_url(picture.image) if with_pictures else None,

@@ -7,10 +7,9 @@ the seed alone.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import metadata
 from typing import Any
@@ -24,7 +23,7 @@ from app.run import Run
 from app.scores import mean_of
 from app.settings import Settings
 from app.stage import panel_html
-from debias_sd.comparison import Comparison, Panel, drawn_in
+from debias_sd.comparison import Comparison, Panel
 from debias_sd.lettering import Lettering
 from debias_sd.panels import draw_panels
 
@@ -32,33 +31,11 @@ _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
 _CELL, _GAP, _HEAD = 288, 12, 40  # of the grid of several seeds, in pixels
 
 
-@dataclasses.dataclass(frozen=True)
-class JudgedComparison(Comparison):
-    """A comparison whose marks are the operator's judge's; by encoder, one a sentence."""
-
-    marks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-
-    def mark(self, panel: Panel, index: int) -> str:
-        return self.marks[panel.name][index]
-
-
 def comparison_of(run: Run, number: int = 0) -> Comparison:
     """Seed `number` of a run as the command line has it; encoders without that picture are left out."""
-    panels = tuple(
-        Panel(
-            track.name,
-            track.window,
-            track.pictures[number].image,
-            drawn_in(track.pictures[number].image, run.sentences),
-        )
-        for track in run.tracks
-        if number < len(track.pictures)
-    )
-    whole = (run.request.prompt, run.request.seed + number, run.sentences, panels)
-    if run.judge is None:
-        return Comparison(*whole)
-    drawn = [track for track in run.tracks if number < len(track.pictures)]
-    return JudgedComparison(*whole, {t.name: tuple(v.mark for v in t.pictures[number].verdicts) for t in drawn})
+    drawn = [(track, track.pictures[number]) for track in run.tracks if number < len(track.pictures)]
+    panels = tuple(Panel(track.name, track.window, picture.image, picture.verdicts) for track, picture in drawn)
+    return Comparison(run.request.prompt, run.request.seed + number, run.sentences, panels)
 
 
 def settings_of(run: Run) -> dict[str, Any]:

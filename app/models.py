@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from app.run import Run
 from debias_sd import load_debias_pipeline
 from debias_sd.commands.encoder_names import load_named
-from debias_sd.comparison import TITLES, is_checked, pipes_of
+from debias_sd.comparison import TITLES, is_checked, judge_for, pipes_of
 from debias_sd.measure.judges import Judge
 
 
@@ -49,7 +49,7 @@ class Models:
         sources: Sequence[str] = (),
     ) -> None:
         self.base, self.pipes, self.line, self.listeners = base, pipes, Line(), Listeners()
-        self.judge, self.about_judge, self.sources = judge, about_judge, sources
+        self.judge, self.about_judge, self.sources = judge or judge_for(base), about_judge, sources
         self.example: Run | None = None
         self.running: list[Run] = []
         self.is_checked = is_checked(base)

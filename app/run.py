@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from app.judging import score_by, unjudged_by, verdicts_by
 from app.line import Client
 from app.listeners import client_of
 from app.maps import Maps, overlay_url, watch_attention
@@ -30,8 +29,10 @@ from app.models import Models
 from app.paths import names_only
 from app.previews import preview_of
 from app.request import Request
-from app.scores import Score, Verdict, score_of, verdicts_of
-from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
+from debias_sd.comparison import TITLES, Sentence, draw_prompt, judge_sentences, sentences_for
+from debias_sd.drawing import Variant
+from debias_sd.measure.judges.verdict import Verdict, unjudged
+from debias_sd.measure.pictures.shares import Score, score_of
 from debias_sd.measure.reports.picture_tables import says_drawn
 
 if TYPE_CHECKING:
@@ -199,12 +200,11 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
             track.preview = preview_of(pipe, latents)
         run.version += 1
 
-    size = {} if request.side is None else {"height": request.side, "width": request.side}
     try:
         with contextlib.nullcontext() if models.is_checked else watch_attention(pipe) as maps:
             image = draw_prompt(
-                pipe, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
-                negative=request.negative, on_step=on_step, **size,
+                Variant(track.name, pipe), request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
+                negative=request.negative, side=request.side, on_step=on_step,
             )  # fmt: skip
         seconds = time.monotonic() - track.started
         verdicts, score = _judged(run, track, models, image)
@@ -219,17 +219,16 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
 
 
 def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[tuple[Verdict, ...], Score]:
-    """By the checker or the operator's judge; a judge that fails leaves the picture without verdicts."""
-    if models.judge is None:
-        return verdicts_of(image, run.sentences, window=track.window), score_of(image, run.sentences)
+    """Judge a picture; a judge that fails leaves it without verdicts."""
     track.is_judged, run.version = True, run.version + 1
     try:
-        verdicts = verdicts_by(models.judge, image, run.sentences, window=track.window)
+        verdicts = judge_sentences(models.judge, image, run.sentences, window=track.window)
     except Exception as error:  # whatever it is, the picture is drawn
-        verdicts = unjudged_by(_sentence_for(error, run.request, models, who="the judge"), run.sentences)
+        fault = _sentence_for(error, run.request, models, who="the judge")
+        verdicts = tuple(unjudged(sentence.text, fault) for sentence in run.sentences)
     finally:
         track.is_judged = False
-    return verdicts, score_by(verdicts, can_say_drawn=says_drawn(run.judge))
+    return verdicts, score_of(verdicts, can_say_drawn=run.judge is None or says_drawn(run.judge))
 
 
 def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:

@@ -13,8 +13,9 @@ from app.previews import data_url
 from app.run import Picture, Run, Track
 from app.scores import interval_of, mean_of
 from app.verdict_rows import verdicts_html
-from debias_sd.comparison import Sentence
+from debias_sd.comparison import NO_JUDGE, Sentence
 from debias_sd.counts import count_of
+from debias_sd.measure.judges.verdict import DRAWN
 
 
 def empty_html(title: str, window: int) -> str:
@@ -120,9 +121,10 @@ def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> st
     )
     told = ""
     if picture.score.drawn is not None:
-        judged = [verdict.mark for verdict in picture.verdicts if verdict.mark != "not judged"]
-        of = f"{count_of(len(judged), 'sentence')} drawn" if track.wanted == 1 else str(len(judged))
-        told = f" <span>{judged.count('drawn')} of {of}</span>"
+        drawn = sum(verdict.mark == DRAWN for verdict in picture.verdicts)
+        judged = sum(verdict.is_judged for verdict in picture.verdicts)
+        of = f"{count_of(judged, 'sentence')} drawn" if track.wanted == 1 else str(judged)
+        told = f" <span>{drawn} of {of}</span>"
     return f"<figure>{frame}<figcaption><span>seed {picture.seed}</span>{told}</figcaption></figure>"
 
 
@@ -192,15 +194,12 @@ def _unjudged(run: Run, track: Track) -> str:
             f"Mean score <b>{score:.2f}</b>. By its thresholds this judge is never sure enough to say <i>drawn</i>: "
             "read its scores alone."
         )
-    reasons = {verdict.found for verdict in verdicts}
-    if len(reasons) == 1 and (reason := reasons.pop()):
-        return escape(_capital(reason))
-    if reasons:
-        return "None of these sentences can be judged."
-    return (
-        "Not judged: no sentence names a shape in a place, or the pictures are real and the app runs without "
-        "<code>--judge</code>."
-    )
+    reasons = {verdict.reason for verdict in verdicts}
+    if reasons == {NO_JUDGE}:
+        return "Not judged: the pictures are real, and the app runs without <code>--judge</code>."
+    if len(reasons) == 1:
+        return escape(f"Not judged: {reasons.pop()}")
+    return "None of these sentences can be judged."
 
 
 def _capital(text: str) -> str:

@@ -15,18 +15,21 @@ _IN_PART = "◐"
 
 def verdicts_html(sentences: Sequence[Sentence], pictures: Sequence[Picture]) -> str:
     """A row a sentence, which lights up where it was looked for."""
-    rows = "".join(_row(index, sentence, pictures) for index, sentence in enumerate(sentences))
+    says_why = any(verdict.is_judged for picture in pictures for verdict in picture.verdicts)  # else the panel does
+    rows = "".join(_row(index, sentence, pictures, says_why=says_why) for index, sentence in enumerate(sentences))
     return f'<ol class="verdicts" aria-label="Sentences and verdicts">{rows}</ol>'
 
 
-def _row(index: int, sentence: Sentence, pictures: Sequence[Picture]) -> str:
+def _row(index: int, sentence: Sentence, pictures: Sequence[Picture], *, says_why: bool) -> str:
     verdicts = [picture.verdicts[index] for picture in pictures]
     kind, mark = _mark_of([verdict.mark for verdict in verdicts])
     is_one = len(verdicts) == 1
     score = mean_of([verdict.score for verdict in verdicts])
     told = "" if score is None else f"{'score' if is_one else 'mean score'} {score:.2f}"
     if is_one and (found := verdicts[0].found):
-        told += f"{'; found ' if told else ''}{found}"
+        told += f"; found {found}"
+    elif says_why:
+        told = told or verdicts[0].reason
     return (
         f'<li class="{_class_of(kind)}" tabindex="0" data-sentence="{index}"><span class="mark">'
         f'<i aria-hidden="true">{_SIGNS.get(kind, _IN_PART)}</i> {escape(mark)}</span>'

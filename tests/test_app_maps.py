@@ -14,6 +14,7 @@ from app.request import Request
 from app.run import start_run
 from app.stage import panel_html
 from debias_sd.comparison import draw_prompt, pipes_of
+from debias_sd.drawing import Variant
 
 PROMPT = "A dog runs in the park. " * 12 + "A red kite flies."
 
@@ -28,10 +29,10 @@ def models() -> Models:
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_watching_changes_no_bit_and_leaves_no_trace(models, guidance):
     pipe, settings = models.pipes["debias"], {"seed": 1, "steps": 2, "guidance": guidance}
-    before = draw_prompt(pipe, PROMPT, **settings)
+    before = draw_prompt(Variant("debias", pipe), PROMPT, **settings)
     processors = dict(pipe.unet.attn_processors)
     with watch_attention(pipe) as maps:
-        watched = draw_prompt(pipe, PROMPT, **settings)
+        watched = draw_prompt(Variant("debias", pipe), PROMPT, **settings)
     assert np.array_equal(watched, before)
     assert pipe.unet.attn_processors == processors
     everything = maps.of(0, 247)
@@ -42,9 +43,9 @@ def test_watching_changes_no_bit_and_leaves_no_trace(models, guidance):
 def test_maps_are_those_of_the_prompt_and_not_of_the_empty_one(models):
     pipe = models.pipes["debias"]
     with watch_attention(pipe) as guided:
-        draw_prompt(pipe, PROMPT, seed=1, steps=1, guidance=4.0)
+        draw_prompt(Variant("debias", pipe), PROMPT, seed=1, steps=1, guidance=4.0)
     with watch_attention(pipe) as plain:
-        draw_prompt(pipe, PROMPT, seed=1, steps=1, guidance=1.0)
+        draw_prompt(Variant("debias", pipe), PROMPT, seed=1, steps=1, guidance=1.0)
     for slot in (1, 30, 90):
         assert guided.of(slot, slot + 3) == pytest.approx(plain.of(slot, slot + 3), abs=1e-5)
 

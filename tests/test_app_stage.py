@@ -12,10 +12,11 @@ from app.frames import blind_strip_html, strip_html
 from app.models import Models
 from app.request import Request
 from app.run import Picture, Run, Track, start_run
-from app.scores import Score, Verdict
 from app.stage import panel_html, status_html
 from app.verdict_rows import verdicts_html
 from debias_sd.comparison import pipes_of, sentences_for
+from debias_sd.measure.judges.verdict import Verdict
+from debias_sd.measure.pictures.shares import Score
 
 PROMPT = "A small red star sits in the top left. A large blue ring is in the bottom right."
 
@@ -83,7 +84,7 @@ def test_a_caption_says_what_it_counts(models):
 def test_a_row_says_what_one_picture_shows_or_how_many_of_several(models, marks, kind, words):
     image = np.zeros((48, 48, 3), np.uint8)
     sentence = sentences_for(PROMPT, models.base)[0]
-    pictures = [Picture(0, image, 1.0, (Verdict(mark, 0.25, ""),), Score(None, (None,) * 4, None)) for mark in marks]
+    pictures = [Picture(0, image, 1.0, (Verdict("", 0.25, mark),), Score(None, (None,) * 4, None)) for mark in marks]
     page = verdicts_html([sentence], pictures)
     assert page.count(f'<li class="{kind}"') == 1
     assert words in re.sub(r"<[^>]*>", "", page)
