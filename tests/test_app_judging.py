@@ -1,6 +1,5 @@
 """Verdicts on real pipelines: a tiny Stable Diffusion with CLIP's vocabulary, judged by a tiny CLIP."""
 
-import asyncio
 import dataclasses
 import io
 import json
@@ -11,19 +10,15 @@ import pytest
 import torch
 from PIL import Image
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
-from tiny_app import finish
+from tiny_app import drawn
 from tiny_judges import save_blip, save_llava
 
-from app.api import answer_of
-from app.frames import strip_html
-from app.judging import about_judge
 from app.keep import gallery_html, page_of, png_of
-from app.models import Models
-from app.notes import judged_by
-from app.request import Request
-from app.run import Run, start_run
+from app.live_run import Run
+from app.models import Models, about_judge, judged_by
+from app.routes import answer_of
 from app.settings import Settings
-from app.stage import panel_html
+from app.stage import panel_html, strip_html
 from debias_sd.cli import main
 from debias_sd.comparison import judge_sentences
 from debias_sd.measure.judges import load_judge
@@ -55,9 +50,7 @@ def models(settings) -> Models:
 
 
 def run_of(models: Models, seeds: int = 1) -> Run:
-    run = start_run(Request(PROMPT, ("CLIP", "Long"), seed=2, seeds=seeds, steps=2), models)
-    asyncio.run(finish(run, models))
-    return run
+    return drawn(models, PROMPT, ("CLIP", "Long"), seed=2, seeds=seeds, steps=2)
 
 
 def test_verdicts_are_the_judges_and_reach_page_api_and_downloads(models, root, settings):
@@ -171,10 +164,10 @@ def test_a_judge_that_fails_leaves_the_picture(models, monkeypatch, error, sente
         page = panel_html(run, track)
         assert sentence[1:] in page
         assert "/secret" not in page
-    assert len(models.line) == 0
+    assert len(models.queue) == 0
 
 
-def test_no_page_says_where_the_judge_lies(models, root):
+def test_a_judge_goes_by_its_name_alone(models, root):
     """Case 141: an absolute path is none of a judge's name and of where its thresholds come from."""
     private, public = (
         Settings(base="org/sd", **OPTIONS, judge=f"clip:{root / 'judge'}", host=host)

@@ -1,19 +1,14 @@
 """Cross-attention maps of real pipelines: the picture stays as it is, and the maps are the layers' own attention."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
-from tiny_app import finish, tiny_encoder
-from tiny_world import tiny_pipeline
+from tiny_app import drawn, tiny_models
 
-from app.maps import GRID, Maps, overlay_url, watch_attention
 from app.models import Models
-from app.request import Request
-from app.run import start_run
+from app.previews import GRID, Maps, overlay_url, watch_attention
 from app.stage import panel_html
-from debias_sd.comparison import draw_prompt, pipes_of
+from debias_sd.comparison import draw_prompt
 from debias_sd.drawing import Variant
 
 PROMPT = "A dog runs in the park. " * 12 + "A red kite flies."
@@ -21,9 +16,7 @@ PROMPT = "A dog runs in the park. " * 12 + "A red kite flies."
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    base = tiny_pipeline()
-    base.unet.register_to_config(sample_size=16)  # 128 x 128 pixels: not the embedded world's
-    return Models(pipes_of(base, {"base": tiny_encoder(77, 0), "debias": tiny_encoder(248, 1)}), base)
+    return tiny_models(is_real=True)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
@@ -73,8 +66,7 @@ def test_cells_are_the_pictures_in_reading_order():
 
 
 def test_a_panel_of_a_real_pipeline_has_a_map_for_what_was_read(models):
-    run = start_run(Request(PROMPT, ("base", "debias"), steps=1, seed=2), models)
-    asyncio.run(finish(run, models))
+    run = drawn(models, PROMPT, seed=2)
     assert [track.state for track in run.tracks] == ["done", "done"]
     short, long = (track.pictures[0] for track in run.tracks)
     read = [sentence.first < 76 for sentence in run.sentences]
