@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--examples",
         metavar="FILE",
-        help="example prompts of your own, shown first: text, one a line; JSON lines; a folder of text files",
+        help="example prompts of your own, shown first: text, one per line; JSON lines; a folder of text files",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port to listen on (default: the first free one from 7860)")
@@ -56,7 +56,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     """The operator's settings; ValueError with one sentence for a fault."""
     given = {"encoders": read_names(arguments.encoders, flag="--encoders")} if arguments.encoders else {}
     if arguments.examples is not None:
-        from app.own_examples import read_examples
+        from app.prompt_box import read_examples
 
         given["own_examples"] = read_examples(arguments.examples)
     return Settings(
@@ -81,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="app: %(levelname)s: %(message)s")
     try:
         settings = read_settings(arguments)
-        from app.demo import build_demo, launch
         from app.models import Models
+        from app.page import build_demo, launch
         from debias_sd.commands.terminal import quiet_loading, say
         from debias_sd.pipelines.load import hide_loading_bars
 
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         return _refuse(str(error))
     except OSError as error:  # gradio found no port, or the address is not this machine's
-        where = f"{settings.host}, port {settings.port or '7860 and the 99 behind it'}"
+        where = f"{settings.host}, port {settings.port or '7860 to 7959'}"
         return _refuse(f"cannot listen on {where} ({type(error).__name__}); give another --port or --host.")
     except KeyboardInterrupt:
         sys.stderr.write("app: ended\n")

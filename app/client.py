@@ -1,4 +1,4 @@
-"""`python -m app.client URL PROMPT`: an example of the API's use; prints the verdicts, writes one PNG an encoder.
+"""`python -m app.client URL PROMPT`: an example of the API's use; prints the verdicts, writes one PNG per encoder.
 
 python -m app --port 7860 &
 python -m app.client http://127.0.0.1:7860 "A large blue ring is in the center." --seed 3

@@ -9,18 +9,23 @@ from typing import Any
 
 import gradio as gr
 
-from app.examples import examples, surprise
-from app.frames import blind_strip_html, strip_html
 from app.keep import downloads_html, gallery_html
+from app.live_run import Picture, Run, compare, start_run
 from app.models import Models
-from app.reading import read_all, reading_html
+from app.prompt_box import examples, move_sentence, sentences_html, surprise
+from app.reading_tab import read_all, reading_html
 from app.request import Request, check_request, read_json, read_query
-from app.run import Picture, Run, compare, start_run
-from app.sentences import move_sentence, sentences_html
-from app.session import Session
+from app.session import Ballot, Session, tally_html
 from app.settings import PROMPT_CHARACTERS, Settings
-from app.stage import blind_panel_html, blind_progress_html, panel_html, status_html, status_of
-from app.votes import Ballot, tally_html
+from app.stage import (
+    blind_panel_html,
+    blind_progress_html,
+    blind_strip_html,
+    panel_html,
+    status_html,
+    status_of,
+    strip_html,
+)
 from debias_sd.comparison import TITLES
 
 OWN_SIDE = 0  # in the list of sizes: the pipeline's own; gradio shows nothing for None
@@ -32,6 +37,7 @@ class Events:
 
     def __init__(self, models: Models, settings: Settings) -> None:
         self.models, self.settings = models, settings
+        self.example: Run | None = None
         self.examples = examples(settings)
         self._title_of = {prompt: title for title, prompt in self.examples.items()}
 
@@ -74,7 +80,7 @@ class Events:
             async for state in compare(run, self.models):
                 shown, update = self._update(session, state, shown)
                 yield *update, *_nothing_new()
-        except ValueError as error:  # the line is full
+        except ValueError as error:  # the queue is full
             session.ballot = None
             run.stop_all()
             yield *self._update(session, run, [], over=True)[1], *_nothing_new()
@@ -144,7 +150,7 @@ class Events:
 
     async def show_example(self, session: Session, request: gr.Request) -> AsyncIterator[tuple[Any, ...]]:
         """The example that was drawn when the app started, unless the page's link or its person wants something."""
-        run = self.models.example
+        run = self.example
         wants_other = run is None or "prompt" in request.query_params
         while not wants_other and not run.is_over and session.run is None:
             await asyncio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""What of gradio's server can be reached, under which names, and from whose pages: the page itself, nothing else.
+"""What of gradio's server can be reached, under which names, from whose pages, and how much may be sent.
 
 Gradio also has routes that serve files, fetch addresses for the caller, take uploads and edit the running app. They
 are limited there, but a page that names nothing of the server's needs none of them.
@@ -21,6 +21,7 @@ from app.settings import Settings
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
+App = Callable[..., Awaitable[None]]
 
 _OPEN = re.compile(
     r"/|/rulers|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
@@ -73,7 +74,7 @@ def _at(host: str) -> str:
 class Gate:
     """ASGI middleware: answers 403 to other names and other sites' pages, 404 to what the app does not use."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], hosts: Hosts) -> None:
+    def __init__(self, app: App, hosts: Hosts) -> None:
         self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -97,7 +98,7 @@ class Gate:
             await refuse(unframed, 404, "there is no such page.")
 
     def _fault(self, scope: dict[str, Any]) -> str | None:
-        """Why a request is none of the app's own, in one sentence."""
+        """Why a request is not the app's own, in one sentence."""
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value.decode("latin-1"))
@@ -129,3 +130,39 @@ def is_open(path: str) -> bool:
     (True, True, False)
     """
     return _OPEN.fullmatch(path) is not None and ".." not in path
+
+
+BODY_BYTES = 2_000_000
+_TOO_LONG = "the request is longer than 2 MB; shorten it."
+
+
+class BodyLimit:
+    """ASGI middleware: answers 413 as soon as a body is longer than `limit` bytes, announced or not."""
+
+    def __init__(self, app: App, limit: int = BODY_BYTES) -> None:
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not announced.isdigit() or int(announced) > self.limit:
+            await refuse(send, 413, _TOO_LONG)
+            return
+        read, is_refused = 0, False
+
+        async def counted() -> dict[str, Any]:
+            nonlocal read, is_refused
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.limit and not is_refused:
+                is_refused = True
+                await refuse(send, 413, _TOO_LONG)
+            return {"type": "http.disconnect"} if is_refused else message
+
+        async def unless_refused(message: dict[str, Any]) -> None:
+            if not is_refused:
+                await send(message)
+
+        await self.app(scope, counted, unless_refused)

@@ -7,10 +7,9 @@ the seed alone.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import metadata
 from typing import Any
@@ -18,13 +17,13 @@ from typing import Any
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
-from app.assets import read_asset
+from app.live_run import Run
+from app.look import PALETTE, read_asset, style_sheet
 from app.previews import data_url, thumb
-from app.run import Run
-from app.scores import mean_of
 from app.settings import Settings
 from app.stage import panel_html
-from debias_sd.comparison import Comparison, Panel, drawn_in
+from app.verdict_rows import mean_of
+from debias_sd.comparison import Comparison, Panel
 from debias_sd.lettering import Lettering
 from debias_sd.panels import draw_panels
 
@@ -32,33 +31,11 @@ _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
 _CELL, _GAP, _HEAD = 288, 12, 40  # of the grid of several seeds, in pixels
 
 
-@dataclasses.dataclass(frozen=True)
-class JudgedComparison(Comparison):
-    """A comparison whose marks are the operator's judge's; by encoder, one a sentence."""
-
-    marks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-
-    def mark(self, panel: Panel, index: int) -> str:
-        return self.marks[panel.name][index]
-
-
 def comparison_of(run: Run, number: int = 0) -> Comparison:
     """Seed `number` of a run as the command line has it; encoders without that picture are left out."""
-    panels = tuple(
-        Panel(
-            track.name,
-            track.window,
-            track.pictures[number].image,
-            drawn_in(track.pictures[number].image, run.sentences),
-        )
-        for track in run.tracks
-        if number < len(track.pictures)
-    )
-    whole = (run.request.prompt, run.request.seed + number, run.sentences, panels)
-    if run.judge is None:
-        return Comparison(*whole)
-    drawn = [track for track in run.tracks if number < len(track.pictures)]
-    return JudgedComparison(*whole, {t.name: tuple(v.mark for v in t.pictures[number].verdicts) for t in drawn})
+    drawn = [(track, track.pictures[number]) for track in run.tracks if number < len(track.pictures)]
+    panels = tuple(Panel(track.name, track.window, picture.image, picture.verdicts) for track, picture in drawn)
+    return Comparison(run.request.prompt, run.request.seed + number, run.sentences, panels)
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -80,14 +57,14 @@ def png_of(run: Run) -> bytes:
 
 
 def _grid(run: Run) -> Image.Image:
-    """A row a seed, a column an encoder."""
+    """One row per seed, one column per encoder."""
     tracks = [track for track in run.tracks if track.pictures]
     size = (_GAP + len(tracks) * (_CELL + _GAP), _HEAD + run.request.seeds * (_CELL + _GAP))
-    canvas = Image.new("RGB", size, "#ffffff")
+    canvas = Image.new("RGB", size, PALETTE["paper"][0])
     pen = ImageDraw.Draw(canvas)
     for column, track in enumerate(tracks):
         left = _GAP + column * (_CELL + _GAP)
-        Lettering(20).draw(pen, (left, 8), track.title, "#1f2328")
+        Lettering(20).draw(pen, (left, 8), track.title, PALETTE["ink"][0])
         for picture in track.pictures:
             how = Image.Resampling.NEAREST if picture.image.shape[0] <= 64 else Image.Resampling.LANCZOS
             cell = Image.fromarray(picture.image).resize((_CELL, _CELL), how)
@@ -104,10 +81,10 @@ def page_of(run: Run, settings: Settings) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>One prompt, several text encoders</title>'
         '<meta name="viewport" content="width=device-width"><style>body{margin:0;font-family:system-ui,sans-serif;'
         "background:Canvas}.gradio-container{padding:16px}pre{white-space:pre-wrap;overflow-wrap:anywhere}"
-        f'{read_asset("style.css")}</style></head><body><main class="gradio-container"><h1>One prompt, several text '
+        f'{style_sheet()}</style></head><body><main class="gradio-container"><h1>One prompt, several text '
         f'encoders</h1><p dir="auto">{escape(run.request.prompt)}</p><div class="panels">{panels}</div>'
         f"<h2>Settings</h2><pre>{content}</pre><h2>Again</h2><pre>{again}</pre></main>"
-        f"<script>{read_asset('page.js')}</script></body></html>"
+        f"<script>{read_asset('highlight.js')}</script></body></html>"
     )
 
 

@@ -1,10 +1,44 @@
-"""How the page looks: a theme with fonts of the reader's own machine, the style sheet, the highlighting script."""
+"""How the page looks: its palette, a theme with fonts of the reader's own machine, the style sheet and the scripts."""
 
 from __future__ import annotations
 
-import gradio as gr
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.assets import read_asset
+if TYPE_CHECKING:
+    from gradio.themes import Base
+
+
+# By name, in the light and in the dark mode; every pair of text and ground has a contrast of 4.5 : 1 or more.
+PALETTE = {
+    "ink": ("#1f2328", "#e6edf3"), "soft": ("#57606a", "#a4aeb9"), "paper": ("#ffffff", "#12161c"),
+    "tint": ("#f6f8fa", "#1b2129"), "rule": ("#d0d7de", "#39424e"), "edge": ("#ffffff", "#ffffff"),
+    "w1": ("#0b5c75", "#9be3f5"), "w1-back": ("#d9f0f7", "#0c3440"),
+    "w2": ("#6b4a00", "#f5d77a"), "w2-back": ("#fbeec3", "#3b2f08"),
+    "w3": ("#6a3d9a", "#d9bcff"), "w3-back": ("#eee2fa", "#33204b"),
+    "good": ("#116329", "#7ee2a0"), "good-back": ("#dcf5e3", "#0f331d"),
+    "bad": ("#a40e26", "#ffb1a8"), "bad-back": ("#fde3e1", "#451216"),
+    "mid": ("#7a4d00", "#f2cc60"), "mid-back": ("#fdf0cd", "#3b2f08"),
+    "glow": ("#bf3989", "#ff7ac6"), "fill": ("#0b5c75", "#58b9d1"),
+    "button": ("#0b5c75", "#0b6c8a"), "button-hover": ("#094a5f", "#0e7fa1"),
+}  # fmt: skip
+SERIES = (  # of lines in a plot, one per encoder
+    ("#0b5c75", "#b35900", "#6a3d9a", "#1a7f37", "#a40e26", "#57606a"),
+    ("#58b9d1", "#f2a65a", "#c7a3ff", "#7ee2a0", "#ffb1a8", "#a4aeb9"),
+)
+
+
+def style_sheet() -> str:
+    """The style sheet with the palette as its custom properties."""
+    day, night = (" ".join(f"--{name}: {both[dark]};" for name, both in PALETTE.items()) for dark in (0, 1))
+    modes = f".gradio-container {{ {day} }}\n.dark .gradio-container, .gradio-container.dark {{ {night} }}\n"
+    return modes + read_asset("style.css")
+
+
+def read_asset(name: str) -> str:
+    """The text of a file beside this one: style.css or one of the scripts."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
 
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 _MONO = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -14,18 +48,21 @@ _MONO = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 _NARROW = "@media (max-width: 640px) { .gradio-container > .main { padding: 12px 14px !important; } }"
 
 
-def theme() -> gr.themes.Base:
+def theme() -> Base:
     """Gradio's plain theme without its web fonts."""
+    import gradio as gr  # here: what is taken along needs the style sheet without it
+
+    (button, button_dark), (hover, hover_dark) = PALETTE["button"], PALETTE["button-hover"]
     return gr.themes.Default(
         primary_hue="cyan",
         neutral_hue="slate",
         font=[gr.themes.Font(name) for name in _SANS],
         font_mono=[gr.themes.Font(name) for name in _MONO],
     ).set(
-        button_primary_background_fill="#0b5c75",
-        button_primary_background_fill_hover="#094a5f",
-        button_primary_background_fill_dark="#0b6c8a",
-        button_primary_background_fill_hover_dark="#0e7fa1",
+        button_primary_background_fill=button,
+        button_primary_background_fill_hover=hover,
+        button_primary_background_fill_dark=button_dark,
+        button_primary_background_fill_hover_dark=hover_dark,
         button_primary_text_color="white",
         button_primary_text_color_dark="white",
         body_text_color_subdued="*neutral_600",
@@ -39,6 +76,5 @@ def theme() -> gr.themes.Base:
 
 def head() -> str:
     """What goes into the page's head: the scripts, inline, and the container's own style."""
-    names = ("page.js", "rulers.js", "stale.js", "votes.js")
-    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in names)
+    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in ("highlight.js", "page.js"))
     return f"<style>{_NARROW}</style>{scripts}"

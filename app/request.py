@@ -29,7 +29,7 @@ LINK_CHARACTERS = 6_000  # browsers and servers take longer ones, chat programs 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One comparison; make it with `check_request`. `seeds` pictures an encoder, from `seed` on."""
+    """One comparison; make it with `check_request`. `seeds` pictures per encoder, from `seed` on."""
 
     prompt: str
     encoders: tuple[str, ...]
@@ -84,7 +84,7 @@ def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:
     fields = {field.name for field in dataclasses.fields(Request)}
     unknown = sorted(set(raw) - fields)
     if unknown:
-        raise ValueError(f"the settings hold {unknown[0]!r}, allowed are {', '.join(sorted(fields))}; remove it.")
+        raise ValueError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(sorted(fields))}.")
     if "prompt" not in raw:
         raise ValueError("there is no prompt; write what the picture should show.")
     defaults = EMBEDDED if settings.is_embedded else REAL
@@ -101,13 +101,13 @@ def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """The settings in a JSON text; ValueError when it is no JSON object."""
+    """The settings in a JSON text; ValueError when it is not a JSON object."""
     try:
         raw = json.loads(text[: 10 * PROMPT_CHARACTERS])
     except (ValueError, RecursionError, TypeError):
         raise ValueError("the settings are not JSON; paste what the Keep tab shows.") from None
     if not isinstance(raw, dict):
-        raise ValueError("the settings are JSON, but no object; paste what the Keep tab shows.")
+        raise ValueError("the settings are JSON, but not an object; paste what the Keep tab shows.")
     return raw
 
 
@@ -134,11 +134,11 @@ def _parsed(text: str) -> int | float | str:
 
 def _text(value: Any, what: str, limit: int, *, needed: bool = False) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"the {what} is of type {type(value).__name__}, text is needed; correct it.")
+        raise ValueError(f"the {what} is of type {type(value).__name__}; it must be text.")
     if needed and not value.strip():
         raise ValueError(f"the {what} is empty; write what the picture should show.")
     if len(value) > limit:
-        raise ValueError(f"the {what} has {len(value):,} characters, allowed are {limit:,}; shorten it.")
+        raise ValueError(f"the {what} has {len(value):,} characters and may have at most {limit:,}; shorten it.")
     check_text(value)
     return value
 
@@ -146,14 +146,14 @@ def _text(value: Any, what: str, limit: int, *, needed: bool = False) -> str:
 def _whole(value: Any, what: str, allowed: tuple[int, int]) -> int:
     is_whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_whole or value != int(value) or not allowed[0] <= value <= allowed[1]:
-        raise ValueError(f"the {what} is {value!r}, allowed are {allowed[0]} to {allowed[1]}; correct it.")
+        raise ValueError(f"the {what} is {value!r}; it must be a whole number from {allowed[0]} to {allowed[1]}.")
     return int(value)
 
 
 def _number(value: Any, what: str, allowed: tuple[float, float]) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not allowed[0] <= value <= allowed[1]:
-        raise ValueError(f"the {what} is {value!r}, allowed are {allowed[0]:g} to {allowed[1]:g}; correct it.")
+        raise ValueError(f"the {what} is {value!r}; it must be a number from {allowed[0]:g} to {allowed[1]:g}.")
     return float(value)
 
 
@@ -163,15 +163,15 @@ def _side(value: Any, settings: Settings) -> int | None:
     if settings.is_embedded:
         raise ValueError("the embedded pipeline draws 48 x 48 pixels only; leave the size out.")
     if isinstance(value, bool) or value not in SIDES:
-        raise ValueError(f"the size is {value!r}, allowed are {', '.join(map(str, SIDES))}; correct it.")
+        raise ValueError(f"the size is {value!r}; it must be one of {', '.join(map(str, SIDES))}.")
     return int(value)
 
 
 def _encoders(value: Any, settings: Settings) -> tuple[str, ...]:
     names = list(settings.encoders) if value is None else value
     if not isinstance(names, Sequence) or isinstance(names, str) or not names:
-        raise ValueError(f"no encoder is chosen; choose of {', '.join(settings.encoders)}.")
+        raise ValueError(f"no encoder is chosen; choose from {', '.join(settings.encoders)}.")
     for name in names:
         if not isinstance(name, str) or name not in settings.encoders:
-            raise ValueError(f"there is no encoder {str(name)[:40]!r}; choose of {', '.join(settings.encoders)}.")
+            raise ValueError(f"unknown encoder {str(name)[:40]!r}; choose from {', '.join(settings.encoders)}.")
     return tuple(name for name in settings.encoders if name in names)

@@ -11,6 +11,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from html import escape
 
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from app.models import Models, Ruler
@@ -20,7 +24,7 @@ from debias_sd.tokens import CONTEXTS, check_text
 
 _SHOWN = 6_000  # characters of a prompt that a ruler spells out; the rest is counted
 _WORD = re.compile(r"[^ \t\r\n]+")  # fewer separators than the tokenizer knows: a word here may be several of its own
-_REMEMBERED, _LONG_WORD = 20_000, 100  # words an encoder, and their length in characters
+_REMEMBERED, _LONG_WORD = 20_000, 100  # words per encoder, and their length in characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +141,7 @@ def rulers_html(prompt: str, models: Models, names: Sequence[str] | None = None)
     """The rulers of the named encoders (default: all); a prompt past the limit gets one sentence in their place."""
     if len(prompt) > PROMPT_CHARACTERS:
         return (
-            f'<p class="fault" role="alert">The prompt has {len(prompt):,} characters, allowed are '
+            f'<p class="fault" role="alert">The prompt has {len(prompt):,} characters and may have at most '
             f"{PROMPT_CHARACTERS:,}; shorten it.</p>"
         )
     try:
@@ -152,3 +156,13 @@ def rulers_html(prompt: str, models: Models, names: Sequence[str] | None = None)
                 starts[id(ruler.words)] = token_starts(ruler, prompt)
     rulers = [ruler_html(ruler, prompt, starts[id(ruler.words)]) for ruler in chosen]
     return f'<div class="rulers">{"".join(rulers)}</div>'
+
+
+def ruler_route(models: Models) -> Route:
+    """The route: answers with the rulers' HTML, or one sentence in their place; keeps nothing."""
+
+    async def rulers(request: Request) -> HTMLResponse:
+        prompt = (await request.body()).decode("utf-8", errors="replace")
+        return HTMLResponse(await run_in_threadpool(rulers_html, prompt, models))
+
+    return Route("/rulers", rulers, methods=["POST"], include_in_schema=False)

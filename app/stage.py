@@ -1,6 +1,7 @@
-"""The panels as HTML: one an encoder, with its pictures, its progress, its scores and its verdict on every sentence.
+"""The panels as HTML: one per encoder, with its pictures, its progress and its verdicts; the row of small pictures.
 
-Every text that a person or a model wrote is escaped.
+Every text that a person or a model wrote is escaped. Highlighting is the page's script: elements that share
+`data-sentence` light up together.
 """
 
 from __future__ import annotations
@@ -8,13 +9,89 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from app.frames import LETTERS, empty_frame_html, frame_html, looks_html
-from app.previews import data_url
-from app.run import Picture, Run, Track
-from app.scores import interval_of, mean_of
-from app.verdict_rows import verdicts_html
+import numpy as np
+
+from app.live_run import Picture, Run, Track
+from app.previews import data_url, thumb
+from app.verdict_rows import mean_of, scores_html, verdicts_html
 from debias_sd.comparison import Sentence
 from debias_sd.counts import count_of
+from debias_sd.measure.judges.verdict import DRAWN
+from debias_sd.shapes.render import CELL, SIDE
+
+LETTERS = "ABCDEF"
+_WITH_WORDS = 3  # small pictures in a row that have room for a word below them
+
+
+def frame_html(image: np.ndarray, alt: str, *, highlights: str = "") -> str:
+    """A finished picture; the embedded world's few pixels stay sharp."""
+    pixelated = "pixelated" if image.shape[0] <= 64 else ""
+    return f'<div class="frame"><img class="{pixelated}" src="{data_url(image)}" alt="{escape(alt)}">{highlights}</div>'
+
+
+def empty_frame_html(words: str) -> str:
+    """The place of a picture that is not there."""
+    return f'<div class="frame empty"><p>{escape(words)}</p></div>'
+
+
+def boxes_of(sentence: Sentence) -> list[tuple[float, float, float, float]]:
+    """Where the checker looked, in percent of the picture: left, top, width, height of each thing's cell."""
+    side = 100 * CELL / SIDE
+    return [(side * (t.cell % 3), side * (t.cell // 3), side, side) for t in dict.fromkeys(sentence.things)]
+
+
+def highlights_html(picture: Picture, sentences: Sequence[Sentence]) -> str:
+    """Boxes (the checker's cells) or maps (a real UNet's attention), each with its sentence's number."""
+    boxes = "".join(
+        f'<span class="box" data-sentence="{index}" '
+        f'style="left:{left:.2f}%;top:{top:.2f}%;width:{width:.2f}%;height:{height:.2f}%"></span>'
+        for index, sentence in enumerate(sentences)
+        for left, top, width, height in boxes_of(sentence)
+    )
+    return boxes + "".join(
+        f'<img class="map" data-sentence="{index}" src="{look}" alt="">'
+        for index, look in enumerate(picture.maps)
+        if look is not None
+    )
+
+
+def strip_html(run: Run) -> str:
+    """The first pictures in one small row, for screens on which the panels do not fit side by side; they say it all.
+
+    It has its full height from the start, so that nothing moves when a picture comes.
+    """
+    return _strip([_strip_item(run, track) for track in run.tracks])
+
+
+def blind_strip_html(pictures: Sequence[Picture | None]) -> str:
+    """The same row for a round of a blind vote: letters for names."""
+    return _strip(
+        [
+            empty_frame_html("") + LETTERS[place]
+            if picture is None
+            else frame_html(thumb(picture.image), "") + LETTERS[place]
+            for place, picture in enumerate(pictures)
+        ]
+    )
+
+
+def _strip_item(run: Run, track: Track) -> str:
+    if not track.pictures:
+        return f"{empty_frame_html('')}{_name(track.title)}{track.state}"
+    first = track.pictures[0]
+    share = mean_of([picture.score.drawn for picture in track.pictures])
+    words = " drawn" if len(run.tracks) <= _WITH_WORDS else ""
+    told = "not judged" if share is None else f"{share:.0f} %{words}"
+    frame = frame_html(thumb(first.image), "", highlights=highlights_html(first, run.sentences))
+    return f"{frame}{_name(track.title)}{told}"
+
+
+def _name(title: str) -> str:
+    return f'<span class="name">{escape(title)}</span>'
+
+
+def _strip(items: Sequence[str]) -> str:
+    return f'<ul class="strip" aria-hidden="true">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
 def empty_html(title: str, window: int) -> str:
@@ -28,7 +105,7 @@ def panel_html(run: Run, track: Track) -> str:
     if track.fault:
         body += f'<p class="fault" role="alert">{escape(_capital(track.fault))}</p>'
     if track.pictures:
-        body += _score_html(run, track) + verdicts_html(run.sentences, track.pictures)
+        body += scores_html(run, track) + verdicts_html(run.sentences, track.pictures)
     return _panel(track.title, _window_note(track.window), body, state=track.state)
 
 
@@ -116,13 +193,14 @@ def _columns(pictures: int) -> int:
 
 def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> str:
     frame = frame_html(
-        picture.image, f"Drawn with {track.title}, seed {picture.seed}", looks=looks_html(picture, sentences)
+        picture.image, f"Drawn with {track.title}, seed {picture.seed}", highlights=highlights_html(picture, sentences)
     )
     told = ""
     if picture.score.drawn is not None:
-        judged = [verdict.mark for verdict in picture.verdicts if verdict.mark != "not judged"]
-        of = f"{count_of(len(judged), 'sentence')} drawn" if track.wanted == 1 else str(len(judged))
-        told = f" <span>{judged.count('drawn')} of {of}</span>"
+        drawn = sum(verdict.mark == DRAWN for verdict in picture.verdicts)
+        judged = sum(verdict.is_judged for verdict in picture.verdicts)
+        of = f"{count_of(judged, 'sentence')} drawn" if track.wanted == 1 else str(judged)
+        told = f" <span>{drawn} of {of}</span>"
     return f"<figure>{frame}<figcaption><span>seed {picture.seed}</span>{told}</figcaption></figure>"
 
 
@@ -141,65 +219,6 @@ def _progress_html(run: Run, track: Track) -> str:
         f'<div class="progress"><div role="progressbar" aria-label="{escape(track.title)}" aria-valuemin="0" '
         f'aria-valuemax="{track.steps}" aria-valuenow="{track.step}"><i style="{width}">'
         f"</i></div><span>{picture}step {track.step} of {track.steps}{left}</span></div>"
-    )
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
-
-
-def _with_interval(values: Sequence[float | None]) -> str:
-    """The mean, and its interval over seeds; equal values have no spread to tell one by."""
-    interval = interval_of(values)
-    if interval is None:
-        between = ""
-    elif interval[0] == interval[1]:
-        between = " <small>(all alike)</small>"
-    else:
-        between = f" <small>({interval[0]:.0f} to {interval[1]:.0f})</small>"
-    return f"<b>{_percent(mean_of(values))}</b>{between}"
-
-
-def _score_html(run: Run, track: Track) -> str:
-    """Share drawn and late details, with an interval over seeds; the quarters as four bars; the time."""
-    scores = [picture.score for picture in track.pictures]
-    seconds = sum(picture.seconds for picture in track.pictures)
-    time = f'<span class="time">{seconds:.1f} s</span>'
-    if all(score.drawn is None for score in scores):
-        words = _unjudged(run, track)
-        return f'<div class="scores"><p class="hint">{words}</p>{time}</div>'
-    quarters = [mean_of([score.quarters[index] for score in scores]) for index in range(4)]
-    told = ", ".join(f"quarter {index + 1}: {_percent(value)}" for index, value in enumerate(quarters))
-    bars = "".join(
-        f'<span class="{"none" if value is None else ""}"><i style="height:{value or 0:.0f}%"></i>'
-        f"<em>{'–' if value is None else f'{value:.0f}'}</em></span>"
-        for value in quarters
-    )
-    return (
-        f'<div class="scores"><p>drawn {_with_interval([s.drawn for s in scores])}</p>'
-        f"<p>late details {_with_interval([s.late for s in scores])}</p>{time}"
-        f'<div class="quarters" role="img" aria-label="Details drawn by quarter of the prompt: {told}">{bars}</div>'
-        '<small class="by" aria-hidden="true">by quarter of the prompt</small></div>'
-    )
-
-
-def _unjudged(run: Run, track: Track) -> str:
-    """Why a panel has no share drawn."""
-    verdicts = [verdict for picture in track.pictures for verdict in picture.verdicts]
-    score = mean_of([verdict.score for verdict in verdicts])
-    if score is not None and run.judge is not None:
-        return (
-            f"Mean score <b>{score:.2f}</b>. By its thresholds this judge is never sure enough to say <i>drawn</i>: "
-            "read its scores alone."
-        )
-    reasons = {verdict.found for verdict in verdicts}
-    if len(reasons) == 1 and (reason := reasons.pop()):
-        return escape(_capital(reason))
-    if reasons:
-        return "None of these sentences can be judged."
-    return (
-        "Not judged: no sentence names a shape in a place, or the pictures are real and the app runs without "
-        "<code>--judge</code>."
     )
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import UInt8
+from PIL import Image
 
+from debias_sd.drawing import OnStep, Variant, draw
+from debias_sd.measure.judges.checker import CheckerJudge
+from debias_sd.measure.judges.verdict import DRAWN, Judge, Verdict, unjudged
 from debias_sd.pipelines.guidance import check_guidance
 from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
 from debias_sd.prompts.batch import SHORT
 from debias_sd.sentences import split_sentences
-from debias_sd.shapes.check import judge
 from debias_sd.shapes.reading import read_sentence
 from debias_sd.shapes.render import SIDE
 from debias_sd.shapes.scene import Thing
 from debias_sd.tokens import check_text
 
 TITLES = {"base": "CLIP", "stretched": "CLIP, stretched", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
+NO_JUDGE = "the checker reads pictures of the embedded world only, and no judge of real pictures is named"
 _READS = "tokens that the encoder reads"
-
-OnStep = Callable[[int, torch.Tensor], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One encoder's picture, uint8 [side, side, 3], and how many of each sentence's things are in it."""
+    """One encoder's picture, uint8 [height, width, 3], and the verdict on each sentence of the prompt."""
 
     name: str
     window: int
     image: np.ndarray
-    drawn: tuple[int, ...]
+    verdicts: tuple[Verdict, ...]
 
     @property
     def title(self) -> str:
@@ -58,21 +60,9 @@ class Comparison:
     sentences: tuple[Sentence, ...]
     panels: tuple[Panel, ...]
 
-    def mark(self, panel: Panel, index: int) -> str:
-        """One of: drawn, `1 of 2` (things), missing, not read (missing, and behind the window), not judged."""
-        sentence, drawn = self.sentences[index], panel.drawn[index]
-        if not sentence.things:
-            return "not judged"
-        if drawn == len(sentence.things):
-            return "drawn"
-        if drawn:
-            return f"{drawn} of {len(sentence.things)}"
-        return "not read" if sentence.first >= panel.window - 1 else "missing"
-
     def total(self, panel: Panel) -> tuple[int, int]:
         """Sentences drawn, and sentences that could be judged."""
-        marks = [self.mark(panel, index) for index in range(len(self.sentences))]
-        return marks.count("drawn"), len(marks) - marks.count("not judged")
+        return sum(v.mark == DRAWN for v in panel.verdicts), sum(v.is_judged for v in panel.verdicts)
 
     def total_in_words(self, panel: Panel) -> str:
         """`3 of 5`, or that no sentence could be judged: 0 of 0 would look like a measurement."""
@@ -89,7 +79,7 @@ class Comparison:
                     "text": sentence.text,
                     "tokens": [sentence.first, sentence.last],
                     "names": [thing.name for thing in sentence.things],
-                    "marks": {panel.name: self.mark(panel, index) for panel in self.panels},
+                    "marks": {panel.name: panel.verdicts[index].mark for panel in self.panels},
                 }
                 for index, sentence in enumerate(self.sentences)
             ],
@@ -126,9 +116,8 @@ def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, Source | None]) -> 
     return pipes
 
 
-@torch.inference_mode()
 def draw_prompt(
-    pipe: DiffusionPipeline,
+    variant: Variant,
     prompt: str,
     *,
     seed: int,
@@ -136,45 +125,35 @@ def draw_prompt(
     guidance: float,
     true_cfg: float | None = None,
     negative: str = "",
-    on_step: OnStep = lambda done, latents: None,
-    **options: object,
-) -> np.ndarray:
-    """One picture, uint8 [height, width, 3]; `on_step` gets the number of steps done and the latents, and may raise.
+    side: int | None = None,
+    on_step: OnStep | None = None,
+) -> UInt8[np.ndarray, "height width 3"]:
+    """One picture; `on_step` gets the number of steps done and the latents, and may raise.
 
-    `true_cfg` is what FLUX follows a negative prompt with; `options` go to the pipeline (height, width).
+    `true_cfg` is what FLUX follows a negative prompt with; `side` is height and width in pixels, None the pipeline's.
     Raises ValueError when the picture holds NaN or infinity, and when the negative prompt would not be used.
     """
-    check_guidance(pipe, scale=guidance, true_scale=true_cfg, negative=negative)
-    if true_cfg is not None:
-        options["true_cfg_scale"] = true_cfg
-    if negative:
-        options["negative_prompt"] = negative
-
-    def after_step(_: DiffusionPipeline, step: int, __: object, tensors: dict[str, Any]) -> dict[str, Any]:
-        on_step(step + 1, tensors["latents"])
-        return tensors
-
-    output = pipe(
-        prompt,
-        generator=torch.Generator("cpu").manual_seed(seed),
-        num_inference_steps=steps,
-        guidance_scale=guidance,
-        output_type="np",
-        callback_on_step_end=after_step,
-        **options,
-    )
-    image = np.asarray(output.images[0])
-    if not np.isfinite(image).all():
-        raise ValueError(
-            "the picture holds NaN (it would be black): numbers overflowed in the UNet or the VAE; "
-            "use dtype float32 or bfloat16, or less guidance."
-        )
-    return np.rint(255 * image).astype(np.uint8)
+    check_guidance(variant.pipe, scale=guidance, true_scale=true_cfg, negative=negative)
+    options: dict[str, Any] = {} if true_cfg is None else {"true_cfg_scale": true_cfg}
+    if side is not None:
+        options |= {"height": side, "width": side}
+    sampling = {"steps": steps, "guidance": guidance, "negative": negative, "on_step": on_step}
+    return draw(variant, [prompt], [seed], **sampling, **options)[0]
 
 
-def drawn_in(image: np.ndarray, sentences: tuple[Sentence, ...]) -> tuple[int, ...]:
-    """How many of each sentence's things are in the picture."""
-    return tuple(sum(v.drawn for v in judge(image, s.things)) if s.things else 0 for s in sentences)
+def judge_for(base: DiffusionPipeline) -> Judge | None:
+    """Who reads the pictures of `base`: the embedded world's checker, or None."""
+    return CheckerJudge() if is_checked(base) else None
+
+
+def judge_sentences(
+    judge: Judge | None, image: np.ndarray, sentences: Sequence[Sentence], *, window: int
+) -> tuple[Verdict, ...]:
+    """The verdict on each sentence in one picture, for an encoder that reads `window` tokens."""
+    if judge is None:
+        return tuple(unjudged(sentence.text, NO_JUDGE) for sentence in sentences)
+    found = judge.judge(Image.fromarray(image), [sentence.text for sentence in sentences])
+    return tuple(v.read(first=s.first, window=window) for s, v in zip(sentences, found, strict=True))
 
 
 def sentences_for(prompt: str, base: DiffusionPipeline) -> tuple[Sentence, ...]:
@@ -200,20 +179,21 @@ def compare_encoders(
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
 
-    Each encoder reads its own window; what stands behind it is cut. `side`: height and width in pixels, None for what
-    the pipeline draws by itself. `progress` gets the name of each encoder as its
-    picture begins. Pictures of another base than the embedded world's are drawn and not judged.
+    Each encoder reads its own window; what comes after it is cut. `side`: height and width in pixels, None for what
+    the pipeline draws by itself. `progress` gets the name of each encoder as its picture begins.
+    Pictures of another base than the embedded world's are drawn and not judged.
     Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
     """
     check_text(prompt)
-    sentences = sentences_for(prompt, base)
+    sentences, judge = sentences_for(prompt, base), judge_for(base)
     settings = {"seed": seed, "steps": steps, "guidance": guidance, "true_cfg": true_cfg, "negative": negative}
-    settings |= {} if side is None else {"height": side, "width": side}
     panels = []
     for name, pipe in pipes_of(base, encoders).items():
         progress(name)
-        image = draw_prompt(pipe, prompt, **settings)
-        panels.append(Panel(name, pipe.tokenizer.model_max_length, image, drawn_in(image, sentences)))
+        variant = Variant(name, pipe)
+        image = draw_prompt(variant, prompt, **settings, side=side)
+        verdicts = judge_sentences(judge, image, sentences, window=variant.window)
+        panels.append(Panel(name, variant.window, image, verdicts))
     return Comparison(prompt, seed, sentences, tuple(panels))
 
 
@@ -231,7 +211,7 @@ def table_of(comparison: Comparison, *, width: int = 64) -> str:
     rows.append("-" * (8 + 2 + size + sum(column + 2 for column in columns)))
     for index, sentence in enumerate(comparison.sentences):
         text = sentence.text if len(sentence.text) <= size else sentence.text[: size - 1] + "…"
-        marks = [comparison.mark(panel, index) for panel in comparison.panels]
+        marks = [panel.verdicts[index].mark for panel in comparison.panels]
         rows.append(line(f"{sentence.first}-{sentence.last}", text, marks))
     totals = [comparison.total_in_words(panel) for panel in comparison.panels]
     rows += [rows[1], line("", "sentences drawn", totals)]

@@ -43,7 +43,7 @@ def _wrap(text: str, font: Lettering, width: int) -> list[str]:
 def _rows(comparison: Comparison, font: Lettering) -> list[_Row]:
     rows = []
     for index, sentence in enumerate(comparison.sentences[:MAX_ROWS]):
-        marks = [comparison.mark(panel, index) for panel in comparison.panels]
+        marks = [panel.verdicts[index].mark for panel in comparison.panels]
         rows.append(_Row(_wrap(sentence.text, font, TEXT_WIDTH - 40), marks, sentence.first))
     return rows
 

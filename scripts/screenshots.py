@@ -52,7 +52,7 @@ def small(content: bytes) -> bytes:
 
 def main() -> int:
     """Take all pictures; exit code 2 with one sentence when the browser is not there."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, running_app
 
     if NO_APP or NO_BROWSER:

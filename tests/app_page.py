@@ -58,10 +58,23 @@ def wait_prompt(page, start: str) -> None:
     page.wait_for_function("t => document.querySelector('#prompt textarea')?.value.startsWith(t)", arg=start)
 
 
+def fill_number(page, label: str, value: int) -> None:
+    box = page.get_by_label(f"number input for {label}")
+    box.fill(str(value))
+    box.press("Tab")
+
+
 def few_steps(page, steps: int = 2) -> None:
     page.get_by_role("button", name="More settings").click()
-    page.get_by_label("number input for Steps").fill(str(steps))
-    page.get_by_label("number input for Steps").press("Tab")
+    fill_number(page, "Steps", steps)
+
+
+def set_up(page, prompt: str, *, steps: int = 2, seeds: int = 1, blind: bool = False) -> None:
+    type_prompt(page, prompt)
+    few_steps(page, steps)
+    if seeds > 1:
+        fill_number(page, "Number of seeds", seeds)
+    page.locator("#blind input").set_checked(blind)
 
 
 def compare(page) -> None:

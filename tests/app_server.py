@@ -57,7 +57,7 @@ def running_app(log: Path, *options: str) -> Iterator[str]:
 def started_app(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The same, with its process.
 
-    It begins without the example, which would be in line before the first test; option `--example` leaves it.
+    It begins without the example, which would be in the queue before the first test; option `--example` leaves it.
     """
     begin = [] if "--example" in options else ["--no-example"]
     options = [option for option in options if option != "--example"]

@@ -5,7 +5,21 @@ import re
 from pathlib import Path
 
 import pytest
-from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, page, type_prompt, url, wait_prompt, wait_status
+from app_page import (
+    MARKS,
+    PROMPT,
+    WAIT,
+    browser,
+    compare,
+    few_steps,
+    fill_number,
+    page,
+    set_up,
+    type_prompt,
+    url,
+    wait_prompt,
+    wait_status,
+)
 from PIL import Image
 from test_app_server import ask
 
@@ -16,8 +30,7 @@ NASTY = "<img src=x onerror=alert(1)> ${value} {{value}} &amp; <b>bold</b>."
 
 
 def test_markup_in_a_prompt_is_text_everywhere(page):
-    type_prompt(page, NASTY)
-    few_steps(page)
+    set_up(page, NASTY)
     compare(page)
     for place in (".ruler .text", ".verdicts .text", ".gallery .words"):
         if place.startswith(".gallery"):
@@ -53,26 +66,23 @@ def test_surprise_and_examples_fill_the_box(page):
 
 
 def test_progress_cancel_and_again(page):
-    type_prompt(page, PROMPT)
-    few_steps(page, 100)
+    set_up(page, PROMPT, steps=100)
     page.locator("#go").click()
     page.get_by_text(re.compile(r"step [1-9]\d* of 100 · \d+ s left")).wait_for()
     page.locator("img.preview").wait_for()
     page.locator("#cancel").click()
     wait_status(page, "Stopped")
-    page.get_by_label("number input for Steps").fill("2")
-    page.get_by_label("number input for Steps").press("Tab")
+    fill_number(page, "Steps", 2)
     compare(page)
     wait_status(page, "Done")
     assert page.locator(".panels figure img").count() == 3
 
 
 def test_a_verdict_lights_up_where_the_checker_looked(page):
-    type_prompt(page, "A small red star sits in the top left. A large blue ring is in the bottom right.")
-    few_steps(page)
+    set_up(page, "A small red star sits in the top left. A large blue ring is in the bottom right.")
     compare(page)
     page.locator(".verdicts li[data-sentence='1']").nth(2).hover()
-    lit = page.locator(".panels .look.lit")
+    lit = page.locator(".panels .box.lit")
     assert lit.count() == 3
     assert all("left:66.67%;top:66.67%" in box.get_attribute("style") for box in lit.all())
     page.locator(".verdicts li[data-sentence='0']").first.focus()
@@ -80,11 +90,7 @@ def test_a_verdict_lights_up_where_the_checker_looked(page):
 
 
 def test_several_seeds_blind_votes_and_names_at_the_end(page):
-    type_prompt(page, PROMPT)
-    few_steps(page)
-    page.get_by_label("number input for Number of seeds").fill("2")
-    page.get_by_label("number input for Number of seeds").press("Tab")
-    page.locator("#blind input").check()
+    set_up(page, PROMPT, seeds=2, blind=True)
     compare(page)
     for place, vote in enumerate(("#vote-1", "#vote-none"), start=1):
         wait_status(page, f"Round {place} of 2")
@@ -101,11 +107,7 @@ def test_several_seeds_blind_votes_and_names_at_the_end(page):
 @pytest.mark.parametrize("seconds", [0, 0.05, 1])
 def test_blind_votes_of_any_pace_are_kept(page, seconds):
     """Case 136: each click is one vote on a round that is shown, and the last one brings the comparison into Keep."""
-    type_prompt(page, "A star. A ring.")
-    few_steps(page, 1)
-    page.get_by_label("number input for Number of seeds").fill("3")
-    page.get_by_label("number input for Number of seeds").press("Tab")
-    page.locator("#blind input").check()
+    set_up(page, "A star. A ring.", steps=1, seeds=3, blind=True)
     page.locator("#go").click()
     for vote in ("#vote-1", "#vote-1", "#vote-none"):
         page.locator(vote).click()
@@ -119,11 +121,7 @@ def test_blind_votes_of_any_pace_are_kept(page, seconds):
 
 def test_a_double_click_is_one_vote(page):
     """Case 136: the second click would be a vote on pictures that nobody has seen."""
-    type_prompt(page, "A star. A ring.")
-    few_steps(page, 1)
-    page.get_by_label("number input for Number of seeds").fill("2")
-    page.get_by_label("number input for Number of seeds").press("Tab")
-    page.locator("#blind input").check()
+    set_up(page, "A star. A ring.", steps=1, seeds=2, blind=True)
     page.locator("#go").click()
     wait_status(page, "Round 1 of 2")
     page.evaluate("for (const id of ['#vote-1', '#vote-1', '#vote-0']) document.querySelector(id).click()")
@@ -135,8 +133,7 @@ def test_a_double_click_is_one_vote(page):
 
 
 def test_what_is_kept_can_be_downloaded_and_repeats_the_run(page, tmp_path):
-    type_prompt(page, PROMPT)
-    few_steps(page, 3)
+    set_up(page, PROMPT, steps=3)
     compare(page)
     page.get_by_role("tab", name="Keep").click()
     files = {}
@@ -162,8 +159,7 @@ def test_what_is_kept_can_be_downloaded_and_repeats_the_run(page, tmp_path):
 
 
 def test_the_downloaded_page_works_alone(page, browser, tmp_path):
-    type_prompt(page, PROMPT)
-    few_steps(page)
+    set_up(page, PROMPT)
     compare(page)
     page.get_by_role("tab", name="Keep").click()
     with page.expect_download() as download:
@@ -174,7 +170,7 @@ def test_the_downloaded_page_works_alone(page, browser, tmp_path):
     alone.on("request", lambda request: asked.append(request.url))
     alone.goto(path.as_uri())
     alone.locator(".verdicts li").first.hover()
-    assert alone.locator(".look.lit").count() == 6
+    assert alone.locator(".box.lit").count() == 6
     alone.close()
     assert [address for address in asked if not address.startswith(("data:", "file:"))] == []
 
@@ -188,17 +184,15 @@ def test_the_reading_tab_shows_both_plots_and_the_numbers(page):
     assert page.locator("#plots tbody tr").count() == len(prompt_set(7, count=1).captions[0].sentences)
 
 
-def test_reloading_and_a_closed_tab_free_the_line(page, browser, url):
+def test_reloading_and_a_closed_tab_free_the_queue(page, browser, url):
     other = browser.new_page()
     other.goto(url)
     other.locator("#go").wait_for()
     few_steps(other, 100)
-    other.get_by_label("number input for Number of seeds").fill("8")
-    other.get_by_label("number input for Number of seeds").press("Tab")
+    fill_number(other, "Number of seeds", 8)
     other.locator("#go").click()
     other.get_by_text(re.compile(r"step \d+ of 100")).first.wait_for(timeout=WAIT)
-    type_prompt(page, "A star.")
-    few_steps(page)
+    set_up(page, "A star.")
     page.locator("#go").click()
     wait_status(page, "1 before you")
     other.close()  # 2,400 steps were asked for

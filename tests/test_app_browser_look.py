@@ -1,16 +1,17 @@
-"""What the page looks like in Debian's Chromium: what stays in sight, what does not move, what is not clipped."""
+"""The page in Debian's Chromium: what stays in sight, does not move, is not clipped; how soon rulers follow a key."""
 
+import os
 import re
 
 import pytest
-from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, page, type_prompt, url, wait_prompt, wait_status
+from app_page import MARKS, PROMPT, WAIT, browser, compare, page, set_up, type_prompt, url, wait_prompt, wait_status
 
 from debias_sd.shapes.heldout import prompt_set
 
 pytestmark = MARKS
 LONG = " ".join(PROMPT for _ in range(4))
 # The place of the first lit box whose picture is shown, and the window's height.
-LIT = """() => [...document.querySelectorAll(".lit.look")].map((box) => box.getBoundingClientRect())
+LIT = """() => [...document.querySelectorAll(".lit.box")].map((box) => box.getBoundingClientRect())
   .filter((box) => box.width > 0).map((box) => [box.top, box.bottom, window.innerHeight])"""
 
 
@@ -37,8 +38,7 @@ def top(page, selector: str) -> float:
 @pytest.mark.parametrize("width", [1440, 390])
 def test_where_it_was_looked_at_is_in_sight_from_the_last_sentence(page, width):
     page.set_viewport_size({"width": width, "height": 844})
-    type_prompt(page, PROMPT)
-    few_steps(page)
+    set_up(page, PROMPT)
     compare(page)
     last = page.locator(".panels > :first-child .verdicts li").last
     last.focus()
@@ -53,10 +53,7 @@ def test_where_it_was_looked_at_is_in_sight_from_the_last_sentence(page, width):
 
 def test_nothing_moves_when_pictures_come(phone):
     """The panels' place on a phone, where a row of small pictures stands before them; the places in each panel."""
-    type_prompt(phone, PROMPT)
-    few_steps(phone, 60)  # long enough to be seen on a quick machine
-    phone.get_by_label("number input for Number of seeds").fill("3")
-    phone.get_by_label("number input for Number of seeds").press("Tab")
+    set_up(phone, PROMPT, steps=60, seeds=3)  # long enough to be seen on a quick machine
     phone.locator("#go").click()
     phone.get_by_text(re.compile(r"step [1-9]\d* of 60")).first.wait_for()
     before = [top(phone, "#panels"), height(phone, ".panel .pictures"), height(phone, ".strip")]
@@ -92,8 +89,7 @@ def test_the_plots_are_readable_on_a_phone(phone):
 
 
 def test_a_blind_round_has_its_pictures_in_one_row_on_a_phone_and_no_word_of_marks(phone):
-    type_prompt(phone, PROMPT)
-    few_steps(phone)
+    set_up(phone, PROMPT)
     assert phone.locator("#judged-by").is_visible()
     phone.locator("#blind input").check()
     compare(phone)
@@ -109,8 +105,7 @@ def test_a_blind_round_has_its_pictures_in_one_row_on_a_phone_and_no_word_of_mar
 
 
 def test_the_status_says_when_the_box_holds_another_prompt_than_the_pictures(page):
-    type_prompt(page, "A small red star sits in the top left.")
-    few_steps(page)
+    set_up(page, "A small red star sits in the top left.")
     compare(page)
     note = page.get_by_text("the prompt has changed since")
     assert not note.is_visible()
@@ -168,3 +163,69 @@ def test_six_encoders_stand_in_two_rows_of_three(page):
         )
         assert len(tops) == 6
         assert tops[0] == tops[1] == tops[2] < tops[3] == tops[4] == tops[5]
+
+
+def test_the_ruler_follows_the_typing_and_shows_what_is_lost(page):
+    type_prompt(page, PROMPT)
+    page.get_by_text("loses").first.wait_for()
+    rulers = page.locator(".ruler")
+    assert rulers.count() == 3
+    assert rulers.nth(0).locator("del").count() == 1
+    assert PROMPT.endswith(rulers.nth(0).locator("del").inner_text())
+    assert rulers.nth(2).locator("del").count() == 0
+    assert [label.inner_text() for label in rulers.nth(0).locator(".bar b").all()] == ["77", "248"]
+
+
+@pytest.mark.parametrize("words", [10, 500, 5000])
+def test_the_rulers_follow_a_key_within_a_tenth_of_a_second(page, words):
+    """From the key to the changed number in the page, typed at the end of a text; 5,000 words are the most it takes."""
+    if (load := os.getloadavg()[0] / (os.cpu_count() or 1)) > 3:
+        pytest.skip(f"the machine has {load:.1f} processes a core to run: times say nothing of the page")
+    type_prompt(page, " ".join(["red"] * words) if words < 5000 else ("red " * 4990)[:-1])
+    page.wait_for_timeout(1000)
+    page.evaluate(
+        """() => {
+          window.waits = []; window.pressed = 0;
+          const rulers = document.querySelector("#rulers");
+          const counts = () => [...rulers.querySelectorAll(".count")].map((count) => count.innerText).join();
+          let before = counts();
+          document.querySelector("#prompt textarea").addEventListener("keydown", () => {
+            window.pressed = performance.now();
+          }, true);
+          new MutationObserver(() => {
+            const now = counts();
+            if (now !== before && window.pressed) window.waits.push(performance.now() - window.pressed);
+            [before, window.pressed] = [now, 0];
+          }).observe(rulers, { childList: true, subtree: true, characterData: true });
+        }"""
+    )
+    page.locator("#prompt textarea").press("Control+End")
+    for _ in range(7):
+        page.keyboard.press("Space")
+        page.wait_for_timeout(200)
+        page.evaluate("() => { window.pressed = 0; }")
+        page.keyboard.press("a")  # a token more
+        page.wait_for_timeout(400)
+    waits = page.evaluate("() => window.waits")
+    assert len(waits) >= 5
+    assert sorted(waits)[len(waits) // 2] < 100, waits  # milliseconds
+
+
+def test_a_ruler_stands_at_its_cut_and_stays_where_a_reader_scrolled(page):
+    type_prompt(page, PROMPT * 3)
+    page.get_by_text("loses").first.wait_for()
+    seen = """() => {
+      const text = document.querySelector(".ruler .text"), cut = text.querySelector("del");
+      const from = text.scrollTop, to = from + text.clientHeight;
+      return from > 0 && cut.offsetTop >= from && cut.offsetTop < to;
+    }"""
+    page.wait_for_function(seen)
+    text = page.locator(".ruler .text").first
+    text.hover()
+    page.mouse.wheel(0, 4000)
+    page.wait_for_function("() => document.querySelector('.ruler .text').scrollTop > 150")
+    page.wait_for_timeout(300)
+    place = text.evaluate("text => text.scrollTop")
+    type_prompt(page, PROMPT * 3 + " A star.")
+    page.wait_for_timeout(500)
+    assert text.evaluate("text => text.scrollTop") == pytest.approx(place, abs=2)

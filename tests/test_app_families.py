@@ -1,4 +1,4 @@
-"""Real architectures on the page, made tiny: CLIP's own vocabulary, two CLIP encoders, transformers, half precision."""
+"""The operator's models, real architectures made tiny: two CLIP encoders, transformers, half precision; and faults."""
 
 import asyncio
 
@@ -8,12 +8,11 @@ from tiny import tiny_encoder
 from tiny_app import finish
 from tiny_pipelines import tiny_flux, tiny_sd2, tiny_sd3, tiny_sd_pipeline, tiny_sdxl
 
-from app.api import answer_of
-from app.models import Models
-from app.notes import rulers_note
+from app.live_run import start_run
+from app.models import Models, rulers_note
 from app.request import check_request
+from app.routes import answer_of
 from app.rulers import rulers_html
-from app.run import start_run
 from app.settings import Settings
 from app.stage import panel_html
 
@@ -99,3 +98,33 @@ def test_three_encoders_cost_one_base_and_the_encoders(tmp_path):
         for tensor in long.components[name].parameters()
     )
     assert sum(held.values()) <= own + more
+
+
+def test_encoders_share_the_base_and_count_with_tokenizers_of_their_own(tmp_path):
+    models, _ = load("sd", tmp_path)
+    clip, long = models.pipes["CLIP"], models.pipes["Long"]
+    assert list(models.pipes) == ["CLIP", "Long"]
+    assert clip.unet is long.unet
+    assert clip.vae is long.vae
+    assert clip.scheduler is not long.scheduler
+    assert [ruler.window for ruler in models.rulers.values()] == [77, 248]
+    assert all(models.rulers[name].tokenizer is not pipe.tokenizer for name, pipe in models.pipes.items())
+    assert not models.is_checked
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"base": "sd"}, "no encoder is named for base"),
+        ({"base": "sd", "encoders": {"Mine": "nowhere/at/all"}}, "encoder folder nowhere/at/all does not exist"),
+        ({"base": "sd", "encoders": {"CLIP": "base"}, "device": "cuda:99"}, "device cuda:99 is not available here"),
+        ({"base": "sd", "encoders": {"CLIP": "base"}, "device": "gpu"}, "device gpu is not available here"),
+        ({"base": "none", "encoders": {"CLIP": "base"}}, "does not exist"),
+    ],
+)
+def test_each_fault_is_one_sentence(tmp_path, options, sentence):
+    tiny_sd_pipeline().save_pretrained(tmp_path / "sd")
+    with pytest.raises(ValueError, match=".") as caught:
+        Models.load(Settings(**options | {"base": str(tmp_path / options["base"])}))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,6 +1,5 @@
 """Verdicts on real pipelines: a tiny Stable Diffusion with CLIP's vocabulary, judged by a tiny CLIP."""
 
-import asyncio
 import dataclasses
 import io
 import json
@@ -11,25 +10,19 @@ import pytest
 import torch
 from PIL import Image
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
-from tiny_app import finish
+from tiny_app import drawn
 from tiny_judges import save_blip, save_llava
 
-from app.api import answer_of
-from app.frames import strip_html
-from app.judging import NOT_JUDGED, about_judge, score_by, verdicts_by
 from app.keep import gallery_html, page_of, png_of
-from app.models import Models
-from app.notes import judged_by
-from app.request import Request
-from app.run import Run, start_run
-from app.scores import Verdict
+from app.live_run import Run
+from app.models import Models, about_judge, judged_by
+from app.routes import answer_of
 from app.settings import Settings
-from app.stage import panel_html
+from app.stage import panel_html, strip_html
 from debias_sd.cli import main
-from debias_sd.comparison import sentences_of
-from debias_sd.measure.judges import Verdict as Judged
+from debias_sd.comparison import judge_sentences
 from debias_sd.measure.judges import load_judge
-from debias_sd.measure.judges.verdict import Thresholds
+from debias_sd.measure.judges.verdict import NOT_JUDGED, Thresholds
 from debias_sd.report import Report
 
 PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."
@@ -57,9 +50,7 @@ def models(settings) -> Models:
 
 
 def run_of(models: Models, seeds: int = 1) -> Run:
-    run = start_run(Request(PROMPT, ("CLIP", "Long"), seed=2, seeds=seeds, steps=2), models)
-    asyncio.run(finish(run, models))
-    return run
+    return drawn(models, PROMPT, ("CLIP", "Long"), seed=2, seeds=seeds, steps=2)
 
 
 def test_verdicts_are_the_judges_and_reach_page_api_and_downloads(models, root, settings):
@@ -68,16 +59,8 @@ def test_verdicts_are_the_judges_and_reach_page_api_and_downloads(models, root, 
     judge, texts = load_judge(f"clip:{root / 'judge'}"), [sentence.text for sentence in run.sentences]
     for track in run.tracks:
         (picture,) = track.pictures
-        expected = judge.judge(Image.fromarray(picture.image), texts)
+        assert picture.verdicts == judge_sentences(judge, picture.image, run.sentences, window=track.window)
         told = [verdict.mark for verdict in picture.verdicts]
-        for sentence, verdict, mark in zip(run.sentences, expected, told, strict=True):
-            if verdict.reason:
-                assert mark == NOT_JUDGED
-            elif mark == "not read":
-                assert (verdict.mark, sentence.first >= track.window - 1) == ("missing", True)
-            else:
-                assert mark == verdict.mark
-        assert [v.score for v in picture.verdicts] == [None if v.reason else v.score for v in expected]
         assert told[texts.index("It is.")] == NOT_JUDGED
         assert len(picture.maps) == len(texts)  # a judge does not take the maps away
     answer = answer_of(run)
@@ -135,50 +118,6 @@ def test_the_page_says_who_judges_and_what_the_score_is(models):
     assert "? unsure" in said
 
 
-def sentences(count: int) -> tuple:
-    from tiny import clip_tokenizer
-
-    return sentences_of(" ".join(f"Number {index} is red." for index in range(count)), clip_tokenizer())
-
-
-class Fixed:
-    """A judge with known marks."""
-
-    def __init__(self, *marks: str) -> None:
-        self.marks = marks
-
-    def judge(self, image: Image.Image, texts: list[str]) -> list[Judged]:
-        return [
-            Judged(text, 0.5, "unsure", "no") if mark == "?" else Judged(text, 0.25, mark)
-            for text, mark in zip(texts, self.marks, strict=True)
-        ]
-
-
-def test_what_is_missing_behind_the_window_was_not_read_and_what_is_drawn_there_is_drawn():
-    rows, image = sentences(4), np.zeros((8, 8, 3), np.uint8)
-    window = rows[2].first + 1
-    found = verdicts_by(Fixed("missing", "?", "missing", "drawn"), image, rows, window=window)
-    assert [verdict.mark for verdict in found] == ["missing", NOT_JUDGED, "not read", "drawn"]
-    assert [verdict.score for verdict in found] == [0.25, None, 0.25, 0.25]
-    assert found[1].found == "no"
-
-
-@pytest.mark.parametrize(
-    ("marks", "late", "quarters", "drawn"),
-    [
-        ("drawn drawn missing missing drawn", 50, (100, 0, 0, 100), 60),
-        ("missing unsure drawn drawn unsure", 50, (0, 100, 100, 0), 40),
-        ("drawn ? drawn ? ?", None, (None, 100, None, None), 100),
-        ("drawn", None, (None,) * 4, 100),
-        ("? ?", None, (None,) * 4, None),
-    ],
-)
-def test_late_details_and_quarters_count_the_sentences_behind_the_first(marks, late, quarters, drawn):
-    verdicts = [Verdict(NOT_JUDGED if mark == "?" else mark, None, "") for mark in marks.split()]
-    score = score_by(verdicts)
-    assert (score.late, score.quarters, score.drawn) == (late, quarters, drawn)
-
-
 def test_a_judge_that_can_never_say_drawn_has_no_share_of_drawn(models, monkeypatch):
     """In its calibration no score was sure enough: 0 percent would be said of the pictures."""
     thresholds = Thresholds(drawn=None, missing=0.4, source="a report")
@@ -221,14 +160,14 @@ def test_a_judge_that_fails_leaves_the_picture(models, monkeypatch, error, sente
     assert [track.state for track in run.tracks] == ["done", "done"]
     for track in run.tracks:
         assert {verdict.mark for verdict in track.pictures[0].verdicts} == {NOT_JUDGED}
-        assert track.pictures[0].verdicts[0].found.startswith(sentence)
+        assert track.pictures[0].verdicts[0].reason.startswith(sentence)
         page = panel_html(run, track)
         assert sentence[1:] in page
         assert "/secret" not in page
-    assert len(models.line) == 0
+    assert len(models.queue) == 0
 
 
-def test_no_page_says_where_the_judge_lies(models, root):
+def test_a_judge_goes_by_its_name_alone(models, root):
     """Case 141: an absolute path is none of a judge's name and of where its thresholds come from."""
     private, public = (
         Settings(base="org/sd", **OPTIONS, judge=f"clip:{root / 'judge'}", host=host)

@@ -1,6 +1,5 @@
-"""What is kept of a run, its panels, and the Reading tab's numbers: nothing outside is named, prompts are text."""
+"""What is kept of a run, its panels, the Reading tab's numbers: prompts are text, the operator's paths are names."""
 
-import asyncio
 import base64
 import io
 import json
@@ -10,35 +9,36 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_app import finish, tiny_encoder
-from tiny_world import tiny_pipeline
+from tiny_app import drawn, tiny_models
 
 from app.keep import comparison_of, downloads_html, gallery_html, page_of, png_of
+from app.live_run import Run, start_run
 from app.models import Models
-from app.reading import read_all, reading_html, sentence_spans, slots_of
-from app.request import Request, check_request
-from app.run import Run, start_run
+from app.reading_tab import read_all, reading_html, sentence_spans, slots_of
+from app.request import check_request
+from app.routes import answer_of
 from app.session import KEPT, Session
-from app.settings import Settings
+from app.settings import Settings, names_only
 from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
-from debias_sd.comparison import pipes_of, sentences_of
+from debias_sd.comparison import sentences_of
 from debias_sd.shapes.heldout import prompt_set
 
 PROMPT = prompt_set(7, count=1).captions[0].text
 NASTY = 'A <img src=x onerror=alert(1)> "star". </script><script>alert(2)</script> ${value}. مرحبا.'
 SETTINGS = Settings(encoders={"base": "base", "debias": "debias"})
+FOLDER = "/home/somebody/my models"
+ELSEWHERE = Settings(
+    base=f"{FOLDER}/sd", encoders={"base": f"{FOLDER}/mine", "debias": "/srv/other"}, judge=f"clip:{FOLDER}/judge"
+)
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    base = tiny_pipeline()
-    return Models(pipes_of(base, {"base": tiny_encoder(77, 0), "debias": tiny_encoder(248, 1)}), base)
+    return tiny_models(sources=ELSEWHERE.sources)
 
 
 def run_of(models: Models, prompt: str = PROMPT, seeds: int = 1) -> Run:
-    run = start_run(Request(prompt, ("base", "debias"), seed=5, seeds=seeds, steps=1), models)
-    asyncio.run(finish(run, models))
-    return run
+    return drawn(models, prompt, seed=5, seeds=seeds)
 
 
 def test_the_png_holds_the_settings_and_the_marks(models):
@@ -184,3 +184,47 @@ def test_the_reading_is_the_models_own(models):
     (reading,) = read_all(models, ["base"], PROMPT)
     assert reading.sensitivity[1] == pytest.approx(float(expected), abs=1e-5)
     assert model.config._attn_implementation == before
+
+
+def test_what_is_taken_along_holds_names(models):
+    """Case 141: the page, the JSON, the PNG's text and the link, from a page that only the operator sees."""
+    run = drawn(models, "A star.")
+    with Image.open(io.BytesIO(png_of(run))) as image:
+        texts = list(image.text.values())
+    files = re.findall(r";base64,([^\"]*)\"", downloads_html(run, ELSEWHERE))
+    texts += [base64.b64decode(files[1]).decode(), base64.b64decode(files[2]).decode()]
+    texts += [page_of(run, ELSEWHERE), json.dumps(answer_of(run)), run.request.as_query()]
+    for text in texts:
+        assert "somebody" not in text
+        assert "/srv" not in text
+    assert "--encoders base debias" in texts[-3]
+    assert FOLDER in run.request.as_command(ELSEWHERE), "the operator's own command line can be run"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (f"encoder {FOLDER}/mine holds NaN; take another.", "encoder mine holds NaN; take another."),
+        (f"'{FOLDER}/x y/config.json' is not JSON; repair it.", "'config.json' is not JSON; repair it."),
+        ("/srv/other/model.safetensors is cut short.", "model.safetensors is cut short."),
+        (r"folder C:\Users\somebody\sd lacks a VAE.", "folder sd lacks a VAE."),
+        ("file:///home/somebody/a.json or ~/b/c.json", "a.json or c.json"),
+        (
+            "the size is 1/2 and/or https://example.org/a is asked",
+            "the size is 1/2 and/or https://example.org/a is asked",
+        ),
+    ],
+)
+def test_a_fault_holds_names(models, monkeypatch, fault, told):
+    """Case 141: what an encoder's panel and the API say."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError(fault)
+
+    assert names_only(fault, ELSEWHERE.sources) == told
+    monkeypatch.setattr(models.pipes["base"].text_encoder, "forward", fail)
+    run = drawn(models, "A star.")
+    assert run.tracks[0].fault == told
+    for text in (panel_html(run, run.tracks[0]), json.dumps(answer_of(run)), page_of(run, ELSEWHERE)):
+        assert "somebody" not in text
+        assert "/srv" not in text

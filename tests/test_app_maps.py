@@ -1,37 +1,31 @@
 """Cross-attention maps of real pipelines: the picture stays as it is, and the maps are the layers' own attention."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
-from tiny_app import finish, tiny_encoder
-from tiny_world import tiny_pipeline
+from tiny_app import drawn, tiny_models
 
-from app.maps import GRID, Maps, overlay_url, watch_attention
 from app.models import Models
-from app.request import Request
-from app.run import start_run
+from app.previews import GRID, Maps, overlay_url, watch_attention
 from app.stage import panel_html
-from debias_sd.comparison import draw_prompt, pipes_of
+from debias_sd.comparison import draw_prompt
+from debias_sd.drawing import Variant
 
 PROMPT = "A dog runs in the park. " * 12 + "A red kite flies."
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    base = tiny_pipeline()
-    base.unet.register_to_config(sample_size=16)  # 128 x 128 pixels: not the embedded world's
-    return Models(pipes_of(base, {"base": tiny_encoder(77, 0), "debias": tiny_encoder(248, 1)}), base)
+    return tiny_models(is_real=True)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_watching_changes_no_bit_and_leaves_no_trace(models, guidance):
     pipe, settings = models.pipes["debias"], {"seed": 1, "steps": 2, "guidance": guidance}
-    before = draw_prompt(pipe, PROMPT, **settings)
+    before = draw_prompt(Variant("debias", pipe), PROMPT, **settings)
     processors = dict(pipe.unet.attn_processors)
     with watch_attention(pipe) as maps:
-        watched = draw_prompt(pipe, PROMPT, **settings)
+        watched = draw_prompt(Variant("debias", pipe), PROMPT, **settings)
     assert np.array_equal(watched, before)
     assert pipe.unet.attn_processors == processors
     everything = maps.of(0, 247)
@@ -42,9 +36,9 @@ def test_watching_changes_no_bit_and_leaves_no_trace(models, guidance):
 def test_maps_are_those_of_the_prompt_and_not_of_the_empty_one(models):
     pipe = models.pipes["debias"]
     with watch_attention(pipe) as guided:
-        draw_prompt(pipe, PROMPT, seed=1, steps=1, guidance=4.0)
+        draw_prompt(Variant("debias", pipe), PROMPT, seed=1, steps=1, guidance=4.0)
     with watch_attention(pipe) as plain:
-        draw_prompt(pipe, PROMPT, seed=1, steps=1, guidance=1.0)
+        draw_prompt(Variant("debias", pipe), PROMPT, seed=1, steps=1, guidance=1.0)
     for slot in (1, 30, 90):
         assert guided.of(slot, slot + 3) == pytest.approx(plain.of(slot, slot + 3), abs=1e-5)
 
@@ -72,8 +66,7 @@ def test_cells_are_the_pictures_in_reading_order():
 
 
 def test_a_panel_of_a_real_pipeline_has_a_map_for_what_was_read(models):
-    run = start_run(Request(PROMPT, ("base", "debias"), steps=1, seed=2), models)
-    asyncio.run(finish(run, models))
+    run = drawn(models, PROMPT, seed=2)
     assert [track.state for track in run.tracks] == ["done", "done"]
     short, long = (track.pictures[0] for track in run.tracks)
     read = [sentence.first < 76 for sentence in run.sentences]

@@ -1,10 +1,12 @@
 """What the server lets through, whatever the page allowed; settings as JSON, link and command line."""
 
+import asyncio
 import math
 import shlex
 
 import pytest
 
+from app.gate import BodyLimit
 from app.request import LINK_CHARACTERS, Request, check_request, read_json, read_query
 from app.settings import PROMPT_CHARACTERS, Settings
 from debias_sd.cli import build_parser
@@ -26,30 +28,30 @@ def test_missing_values_are_the_pipelines_own():
         ({"prompt": " \n\t"}, "the prompt is empty"),
         (
             {"prompt": "a" * (PROMPT_CHARACTERS + 1)},
-            "the prompt has 20,001 characters, allowed are 20,000; shorten it.",
+            "the prompt has 20,001 characters and may have at most 20,000; shorten it.",
         ),
         ({"prompt": 7}, "the prompt is of type int"),
         ({"prompt": "a \ud800 star"}, "not valid text"),
         ({"negative": "a" * 2001}, "the negative prompt has 2,001 characters"),
-        ({"seed": -1}, "the seed is -1, allowed are 0 to 4294967295"),
+        ({"seed": -1}, "the seed is -1; it must be a whole number from 0 to 4294967295."),
         ({"seed": 2**32}, "the seed is 4294967296"),
         ({"seed": 1.5}, "the seed is 1.5"),
         ({"seed": True}, "the seed is True"),
         ({"seed": math.nan}, "the seed is nan"),
         ({"seed": "0"}, "the seed is '0'"),
-        ({"seeds": 9}, "the number of seeds is 9, allowed are 1 to 8"),
+        ({"seeds": 9}, "the number of seeds is 9; it must be a whole number from 1 to 8."),
         ({"seeds": 0}, "the number of seeds is 0"),
-        ({"steps": 101}, "the number of steps is 101, allowed are 1 to 100"),
+        ({"steps": 101}, "the number of steps is 101; it must be a whole number from 1 to 100."),
         ({"steps": None}, "the number of steps is None"),
-        ({"guidance": math.inf}, "the guidance is inf, allowed are 0 to 20"),
+        ({"guidance": math.inf}, "the guidance is inf; it must be a number from 0 to 20."),
         ({"guidance": -0.5}, "the guidance is -0.5"),
         ({"side": 512}, "the embedded pipeline draws 48 x 48 pixels only"),
         ({"encoders": []}, "no encoder is chosen"),
         ({"encoders": "base"}, "no encoder is chosen"),
-        ({"encoders": ["/etc/passwd"]}, "there is no encoder '/etc/passwd'; choose of base, long-clip, debias."),
-        ({"encoders": ["openai/clip"]}, "there is no encoder 'openai/clip'"),
-        ({"encoders": [["base"]]}, "there is no encoder"),
-        ({"base": "org/other"}, "the settings hold 'base', allowed are encoders, guidance"),
+        ({"encoders": ["/etc/passwd"]}, "unknown encoder '/etc/passwd'; choose from base, long-clip, debias."),
+        ({"encoders": ["openai/clip"]}, "unknown encoder 'openai/clip'"),
+        ({"encoders": [["base"]]}, "unknown encoder"),
+        ({"base": "org/other"}, "unknown setting 'base'; the settings are encoders, guidance"),
     ],
 )
 def test_each_fault_is_one_sentence(change, sentence):
@@ -126,7 +128,7 @@ def test_folders_are_named_on_a_private_page_only():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"encoders": {}}, "names 0, allowed are 1 to 6"),
+        ({"encoders": {}}, "names 0 encoders; it must name 1 to 6."),
         ({"encoders": {f"e{i}": "base" for i in range(7)}}, "names 7"),
         ({"encoders": {"<b>": "base"}}, "has the name '<b>'"),
         ({"dtype": "int8"}, "--dtype is int8"),
@@ -136,3 +138,60 @@ def test_folders_are_named_on_a_private_page_only():
 def test_an_operators_fault_is_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         Settings(**options)
+
+
+async def echo(scope, receive, send):
+    """An application that reads the whole body, then answers with its length."""
+    length = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        length += len(message["body"])
+        if not message.get("more_body"):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+def answer_to(parts: list[bytes], headers: list[tuple[bytes, bytes]], *, limit: int = 10) -> list[dict]:
+    """What a client that sends `parts` gets."""
+    left, sent = list(parts), []
+
+    async def receive():
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(BodyLimit(echo, limit)({"type": "http", "headers": headers}, receive, send))
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("parts", "headers", "status"),
+    [
+        ([b""], [], 200),
+        ([b"x" * 10], [(b"content-length", b"10")], 200),
+        ([b"x" * 5, b"x" * 5], [], 200),
+        ([b"x" * 11], [(b"content-length", b"11")], 413),
+        ([b"x" * 11], [(b"content-length", b"1")], 413),
+        ([b"x" * 11], [(b"content-length", b"-1")], 413),
+        ([b"x" * 6, b"x" * 6, b"x" * 6], [], 413),
+    ],
+)
+def test_up_to_the_limit_and_no_further(parts, headers, status):
+    start, body = answer_to(parts, headers)
+    assert start["status"] == status
+    expected = str(sum(map(len, parts))).encode() if status == 200 else b"the request is longer than 2 MB; shorten it."
+    assert body["body"] == expected
+
+
+def test_other_scopes_pass():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append((scope, receive, send))
+
+    asyncio.run(BodyLimit(app)({"type": "lifespan"}, "receive", "send"))
+    assert seen == [({"type": "lifespan"}, "receive", "send")]

@@ -1,4 +1,4 @@
-"""A run with tiny pipelines: the command line's pictures, faults that stay in their panel, the line, cancelling."""
+"""A run with tiny pipelines: the command line's pictures, faults that stay in their panel, the queue, cancelling."""
 
 import asyncio
 import threading
@@ -6,16 +6,17 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tiny_app import finish, tiny_encoder
+from tiny_app import drawn, finish, tiny_encoder
 from tiny_world import tiny_pipeline
 
-from app.line import LineFullError
+from app.live_run import Run, compare, start_run
 from app.models import Models
 from app.request import Request
-from app.run import Run, compare, start_run
 from app.stage import panel_html
+from app.waiting import QueueFullError
 from debias_sd.comparison import compare_encoders, pipes_of
 from debias_sd.encoder import TextEncoder
+from debias_sd.measure.pictures.shares import score_of
 from debias_sd.shapes.heldout import prompt_set
 
 PROMPT = prompt_set(7, count=1).captions[0].text
@@ -42,17 +43,14 @@ def test_pictures_are_the_command_lines(models, encoders):
     for track, panel in zip(run.tracks, expected.panels, strict=True):
         assert np.array_equal(track.pictures[0].image, panel.image)
         assert track.window == panel.window
-        marks = [expected.mark(panel, index) for index in range(len(expected.sentences))]
-        told = [verdict.mark for verdict in track.pictures[0].verdicts]
-        assert [mark if mark != "unsure" else other for mark, other in zip(told, marks, strict=True)] == marks
-    assert len(models.line) == 0
+        assert track.pictures[0].verdicts == panel.verdicts
+        assert track.pictures[0].score == score_of(panel.verdicts)
+    assert len(models.queue) == 0
 
 
 def test_each_seed_is_its_own_picture_and_repeats(models):
-    several = start_run(Request(PROMPT, ("debias",), seed=4, seeds=3, steps=2), models)
-    asyncio.run(finish(several, models))
-    single = start_run(Request(PROMPT, ("debias",), seed=6, steps=2), models)
-    asyncio.run(finish(single, models))
+    several = drawn(models, PROMPT, ("debias",), seed=4, seeds=3, steps=2)
+    single = drawn(models, PROMPT, ("debias",), seed=6, steps=2)
     pictures = several.tracks[0].pictures
     assert [picture.seed for picture in pictures] == [4, 5, 6]
     assert np.array_equal(pictures[2].image, single.tracks[0].pictures[0].image)
@@ -104,7 +102,7 @@ class Fault:
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory; what this picture took is free again"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), "out of memory"),
         (RuntimeError("/secret/path exploded"), "this encoder failed (RuntimeError); the terminal of the app"),
-        (ValueError("the width is odd; correct it."), "the width is odd; correct it."),
+        (ValueError("the width is odd; make it even."), "the width is odd; make it even."),
     ],
 )
 def test_a_fault_stays_in_its_own_panel(models, monkeypatch, error, sentence):
@@ -116,7 +114,7 @@ def test_a_fault_stays_in_its_own_panel(models, monkeypatch, error, sentence):
     assert base.fault.startswith(sentence)
     assert "/secret" not in base.fault
     assert debias.state == "done"
-    assert len(models.line) == 0
+    assert len(models.queue) == 0
 
 
 def test_a_picture_of_nan_is_explained(models, monkeypatch):
@@ -126,20 +124,18 @@ def test_a_picture_of_nan_is_explained(models, monkeypatch):
 
     decode = models.base.vae.decode
     monkeypatch.setattr(models.base.vae, "decode", nan)
-    run = start_run(Request(PROMPT, ("base",), steps=1), models)
-    asyncio.run(finish(run, models))
+    run = drawn(models, PROMPT, ("base",))
     assert run.tracks[0].state == "failed"
-    assert run.tracks[0].fault.startswith("the picture holds NaN (it would be black)")
+    assert run.tracks[0].fault.startswith("a picture of base holds NaN (it would be black)")
 
 
 @pytest.mark.parametrize("prompt", ["🙂", "مرحبا بالعالم", "a" * 20_000, "<b>", "\x00\x01 zero"])
 def test_odd_prompts_are_drawn(models, prompt):
-    run = start_run(Request(prompt, ("base", "debias"), steps=1), models)
-    asyncio.run(finish(run, models))
+    run = drawn(models, prompt)
     assert [track.state for track in run.tracks] == ["done", "done"]
 
 
-def test_cancelling_stops_after_the_current_step_and_frees_the_line(models):
+def test_cancelling_stops_after_the_current_step_and_frees_the_queue(models):
     async def cancelled() -> Run:
         run = start_run(Request(PROMPT, ("base", "debias"), steps=100, seeds=8), models)
         async for _ in compare(run, models):
@@ -150,10 +146,10 @@ def test_cancelling_stops_after_the_current_step_and_frees_the_line(models):
     run = asyncio.run(cancelled())
     assert {track.state for track in run.tracks} == {"stopped"}
     assert sum(len(track.pictures) for track in run.tracks) < 16
-    assert len(models.line) == 0
+    assert len(models.queue) == 0
 
 
-def test_a_closed_page_frees_the_line_and_the_next_one_is_drawn(models):
+def test_a_closed_page_frees_the_queue_and_the_next_one_is_drawn(models):
     async def leave_and_come() -> tuple[Run, Run]:
         first = start_run(Request(PROMPT, ("base",), steps=100, seeds=8), models)
         reports = compare(first, models)
@@ -168,7 +164,7 @@ def test_a_closed_page_frees_the_line_and_the_next_one_is_drawn(models):
     first, second = asyncio.run(leave_and_come())
     assert first.tracks[0].state == "stopped"
     assert second.tracks[1].state == "done"
-    assert len(models.line) == 0
+    assert len(models.queue) == 0
 
 
 def test_the_second_waits_is_told_and_draws_the_same(models, encoders):
@@ -191,21 +187,21 @@ def test_the_second_waits_is_told_and_draws_the_same(models, encoders):
 
 def test_leaving_while_waiting_frees_the_place(models):
     async def leave() -> None:
-        ticket = models.line.join()
+        ticket = models.queue.join()
         waiting = compare(start_run(REQUEST, models), models)
         await anext(waiting)
-        assert len(models.line) == 2
+        assert len(models.queue) == 2
         await waiting.aclose()
-        assert len(models.line) == 1
+        assert len(models.queue) == 1
         ticket.leave()
 
     asyncio.run(leave())
 
 
 def test_past_the_limit_one_is_refused_at_once(models):
-    tickets = [models.line.join() for _ in range(33)]
-    with pytest.raises(LineFullError, match="32 people wait already"):
+    tickets = [models.queue.join() for _ in range(33)]
+    with pytest.raises(QueueFullError, match="32 people wait already"):
         asyncio.run(finish(start_run(REQUEST, models), models))
     for ticket in tickets:
         ticket.leave()
-    assert len(models.line) == 0
+    assert len(models.queue) == 0

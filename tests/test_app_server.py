@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +18,7 @@ import pytest
 from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, ROOT, running_app, started_app
 from PIL import Image
 
+from app import client
 from app.__main__ import main
 from debias_sd.comparison import compare_encoders
 from debias_sd.encoder import TextEncoder
@@ -72,7 +74,16 @@ def test_the_example_client_gets_the_command_lines_pictures(url, expected, tmp_p
         assert re.search(rf"^{name}: (drawn|missing|unsure|not read|\d of \d)", done.stdout, re.MULTILINE)
     refused = subprocess.run([*command, str(tmp_path), "--steps", "101"], cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "the number of steps is 101, allowed are 1 to 100; correct it." in refused.stderr
+    assert "the number of steps is 101; it must be a whole number from 1 to 100." in refused.stderr
+
+
+def test_no_app_at_the_address_is_one_sentence(capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        assert client.main([f"http://127.0.0.1:{free.getsockname()[1]}", "A red star."]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("no app answers at http://127.0.0.1:")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -90,19 +101,6 @@ def test_twenty_clients_at_once_are_all_answered_alike(url, expected):
                 assert np.array_equal(np.asarray(Image.open(content)), image)
 
 
-@pytest.mark.slow
-def test_the_thirty_fourth_is_refused_and_the_thirty_third_told_how_many_are_before(tmp_path):
-    with running_app(tmp_path / "log.txt") as address:
-        post(address, "A star.", steps=100, seeds=8)
-        last = [post(address, "A star.", steps=1) for _ in range(32)][-1]
-        with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{last}", timeout=60) as stream:
-            told = next(line for line in stream if line.startswith(b"data: [{"))
-        answer = json.loads(told[6:])[0]
-        assert answer["state"] == "waiting"
-        assert answer["before"] in (31, 32)  # one less once the first has had a turn
-        assert "32 people wait already, no more can; try again in a minute." in json.dumps(ask(address, "A star."))
-
-
 def test_the_longest_prompt_is_drawn(url):
     answer = ask(url, "red " * 5000, steps=1, encoders=["debias"])
     assert answer["state"] == "done", answer
@@ -112,11 +110,11 @@ def test_the_longest_prompt_is_drawn(url):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"steps": 101}, "the number of steps is 101, allowed are 1 to 100; correct it."),
-        ({"seeds": 9}, "the number of seeds is 9, allowed are 1 to 8; correct it."),
+        ({"steps": 101}, "the number of steps is 101; it must be a whole number from 1 to 100."),
+        ({"seeds": 9}, "the number of seeds is 9; it must be a whole number from 1 to 8."),
         ({"side": 512}, "the embedded pipeline draws 48 x 48 pixels only; leave the size out."),
-        ({"encoders": ["/etc"]}, "there is no encoder '/etc'; choose of base, long-clip, debias."),
-        ({"prompt": "a" * 20_001}, "the prompt has 20,001 characters, allowed are 20,000; shorten it."),
+        ({"encoders": ["/etc"]}, "unknown encoder '/etc'; choose from base, long-clip, debias."),
+        ({"prompt": "a" * 20_001}, "the prompt has 20,001 characters and may have at most 20,000; shorten it."),
         ({"prompt": " "}, "the prompt is empty; write what the picture should show."),
     ],
 )
@@ -182,7 +180,7 @@ def test_rulers_are_the_text_that_was_sent(url):
     assert page.count("<section") == 3
     assert "&lt;b&gt;A star&lt;/b&gt;" in page
     with urllib.request.urlopen(urllib.request.Request(f"{url}/rulers", b"\xff\xfe a" * 9000)) as answer:
-        assert "The prompt has 36,000 characters, allowed are 20,000; shorten it." in answer.read().decode()
+        assert "The prompt has 36,000 characters and may have at most 20,000; shorten it." in answer.read().decode()
     assert status_of(f"{url}/rulers") == 405
 
 
@@ -200,6 +198,8 @@ def test_the_page_loads_nothing_from_outside(url):
         page = answer.read().decode()
     loaded = re.findall(r"""<(?:script|link|img|iframe)[^>]*?(?:src|href)=["']([^"']+)""", page)
     assert loaded
+    with urllib.request.urlopen(f"{url}/?examples=/etc/passwd") as answer:
+        assert b"root:" not in answer.read()
     assert [address for address in loaded if re.match(r"(?:https?:)?//", address) and not address.startswith(url)] == []
 
 
@@ -213,14 +213,20 @@ def test_it_listens_on_this_machine_only(url):
     assert listening == {"0100007F"}
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_the_app_while_it_draws_and_others_wait(tmp_path):
+@pytest.mark.slow  # an app of its own, whose queue is full
+def test_the_thirty_fourth_is_refused_the_last_is_told_how_many_are_before_and_ctrl_c_ends_them_all(tmp_path):
     log = tmp_path / "log.txt"
     with started_app(log) as (address, process):
-        event = post(address, "A star.", steps=100, seeds=8)  # 2,400 steps
-        post(address, "A star.", steps=100)
-        with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{event}", timeout=60) as stream:
-            assert any(b'"state": "drawing"' in line and b'"step": 3' in line for line in stream)
+        first = post(address, "A star.", steps=100, seeds=8)  # 2,400 steps
+        with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{first}", timeout=60) as drawn:
+            last = [post(address, "A star.", steps=1) for _ in range(32)][-1]
+            with urllib.request.urlopen(f"{address}/gradio_api/call/compare/{last}", timeout=60) as stream:
+                told = next(line for line in stream if line.startswith(b"data: [{"))
+            answer = json.loads(told[6:])[0]
+            assert answer["state"] == "waiting"
+            assert answer["before"] in (31, 32)  # one less once the first has had a turn
+            assert "32 people wait already, no more can; try again in a minute." in json.dumps(ask(address, "A star."))
+            assert any(b'"state": "drawing"' in line and b'"step": 3' in line for line in drawn)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130  # a loaded machine takes 11 s, the drawing itself minutes
     assert log.read_text().splitlines()[2:] == ["app: ended"]
@@ -239,7 +245,7 @@ def test_a_port_that_is_taken_is_one_sentence(url, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--port", "70000"], "--port is 70000, allowed are 1 to 65535"),
+        (["--port", "70000"], "--port is 70000; it must be 1 to 65535."),
         (["--encoders", "a/x", "b/x"], "--encoders has the name 'x' twice"),
         (["--encoders", "<b>=base"], "--encoders has the name '<b>'"),
     ],
@@ -269,6 +275,6 @@ def test_a_person_compares_and_reads_the_verdicts(url):
         page.wait_for_function("document.querySelector('#status').innerText.startsWith('Done')", timeout=120_000)
         assert page.locator(".verdicts li").count() == 3
         page.locator(".verdicts li").first.focus()
-        assert page.locator(".panels .look.lit").count() == 3
+        assert page.locator(".panels .box.lit").count() == 3
     assert told == []
     assert [address for address in asked if not address.startswith((url, "data:", "blob:"))] == []

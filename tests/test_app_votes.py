@@ -1,40 +1,40 @@
-"""The line, blind votes and their interval."""
+"""The queue, blind votes and their interval."""
 
 import random
 import threading
 
 import pytest
 
-from app.line import Client, Line, LineFullError
-from app.votes import Ballot, Tally, binomial_interval, tally_html
+from app.session import Ballot, Tally, binomial_interval, tally_html
+from app.waiting import Client, Queue, QueueFullError
 
 
 def test_first_come_first_served_and_one_leaves_from_any_place():
-    line = Line(waiting=3)
-    tickets = [line.join() for _ in range(4)]
+    queue = Queue(waiting=3)
+    tickets = [queue.join() for _ in range(4)]
     assert [ticket.before for ticket in tickets] == [0, 1, 2, 3]
     tickets[1].leave()
     assert [tickets[index].before for index in (0, 2, 3)] == [0, 1, 2]
     tickets[0].leave()
     tickets[0].leave()
     assert [tickets[index].before for index in (2, 3)] == [0, 1]
-    assert len(line) == 2
+    assert len(queue) == 2
 
 
 def test_one_past_the_limit_is_refused_in_one_sentence():
-    line = Line(waiting=2)
-    held = [line.join() for _ in range(3)]
-    with pytest.raises(LineFullError, match="^2 people wait already, no more can; try again in a minute.$"):
-        line.join()
+    queue = Queue(waiting=2)
+    held = [queue.join() for _ in range(3)]
+    with pytest.raises(QueueFullError, match="^2 people wait already, no more can; try again in a minute.$"):
+        queue.join()
     held[2].leave()
-    assert line.join().before == 2
+    assert queue.join().before == 2
 
 
 def test_many_threads_get_different_places():
-    line, places = Line(waiting=50), []
+    queue, places = Queue(waiting=50), []
 
     def join() -> None:
-        places.append(line.join().before)
+        places.append(queue.join().before)
 
     threads = [threading.Thread(target=join) for _ in range(40)]
     for thread in threads:
@@ -44,7 +44,7 @@ def test_many_threads_get_different_places():
     assert sorted(places) == list(range(40))
 
 
-def turns_of(line: Line, tickets: dict[str, object], count: int) -> str:
+def turns_of(queue: Queue, tickets: dict[str, object], count: int) -> str:
     """Who has the next `count` turns; each keeps its place."""
     names = []
     for _ in range(count):
@@ -56,41 +56,41 @@ def turns_of(line: Line, tickets: dict[str, object], count: int) -> str:
 
 def test_turns_go_round_the_addresses_and_their_sessions():
     """Case 137: three jobs of one client take that client's turns, not those of others."""
-    line, hog = Line(), Client("10.0.0.1", "x")
-    tickets = {name: line.join(hog) for name in ("a1", "a2", "a3")}
-    tickets["other"] = line.join(Client("10.0.0.1", "y"))
-    tickets["b"] = line.join(Client("10.0.0.2", "z"))
+    queue, hog = Queue(), Client("10.0.0.1", "x")
+    tickets = {name: queue.join(hog) for name in ("a1", "a2", "a3")}
+    tickets["other"] = queue.join(Client("10.0.0.1", "y"))
+    tickets["b"] = queue.join(Client("10.0.0.2", "z"))
     assert {name: ticket.before for name, ticket in tickets.items()} == {"a1": 0, "b": 1, "other": 2, "a2": 3, "a3": 4}
-    assert turns_of(line, tickets, 6) == "a1 b other b a1 b"
+    assert turns_of(queue, tickets, 6) == "a1 b other b a1 b"
     tickets.pop("a1").leave()
-    assert turns_of(line, tickets, 2) == "other b"
-    tickets["c"] = line.join(Client("10.0.0.3", "z"))
-    assert turns_of(line, tickets, 4) == "a2 b c other"
+    assert turns_of(queue, tickets, 2) == "other b"
+    tickets["c"] = queue.join(Client("10.0.0.3", "z"))
+    assert turns_of(queue, tickets, 4) == "a2 b c other"
 
 
 def test_whoever_leaves_a_waiting_place_takes_no_turn_from_the_one_that_is_served():
     """Case 137: two would be drawn at once."""
-    line, hog = Line(), Client("10.0.0.1", "x")
-    served, waiting, other = line.join(hog), line.join(hog), line.join(Client("10.0.0.2", "z"))
+    queue, hog = Queue(), Client("10.0.0.1", "x")
+    served, waiting, other = queue.join(hog), queue.join(hog), queue.join(Client("10.0.0.2", "z"))
     waiting.leave()
     assert (served.before, other.before) == (0, 1)
-    short = line.join(hog)
+    short = queue.join(hog)
     served.leave()
     assert (other.before, short.before) == (0, 1), "its address has had a turn"
 
 
 def test_one_address_does_not_take_all_places():
     """Case 137: the last quarter is for addresses that have none."""
-    line = Line(waiting=8)
+    queue = Queue(waiting=8)
     for number in range(7):
-        line.join(Client("10.0.0.1", f"session {number}"))
+        queue.join(Client("10.0.0.1", f"session {number}"))
     with pytest.raises(
-        LineFullError, match="^7 jobs from your address wait already, and the last places are for others"
+        QueueFullError, match="^7 jobs from your address wait already, and the last places are for others"
     ):
-        line.join(Client("10.0.0.1", "one more"))
-    assert [line.join(Client(f"10.0.0.{number}", "x")).before for number in (2, 3)] == [1, 2]
-    with pytest.raises(LineFullError, match="8 people wait already"):
-        line.join(Client("10.0.0.4", "x"))
+        queue.join(Client("10.0.0.1", "one more"))
+    assert [queue.join(Client(f"10.0.0.{number}", "x")).before for number in (2, 3)] == [1, 2]
+    with pytest.raises(QueueFullError, match="8 people wait already"):
+        queue.join(Client("10.0.0.4", "x"))
 
 
 # Clopper-Pearson intervals as published tables have them (95 %).

@@ -13,11 +13,11 @@ from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import demo
 from debias_sd.cli import main
-from debias_sd.comparison import Comparison, Panel, compare_encoders, sentences_of, table_of
+from debias_sd.comparison import Comparison, Panel, compare_encoders, judge_sentences, sentences_of, table_of
 from debias_sd.encoder import TextEncoder
+from debias_sd.measure.judges.checker import CheckerJudge
 from debias_sd.panels import MAX_ROWS, draw_panels
 from debias_sd.pipelines.load import load_debias_pipeline
-from debias_sd.shapes.check import judge
 from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
@@ -33,7 +33,7 @@ def panel_with(name: str, window: int, sentences: int, *, prompt: str = CAPTION.
     kept = {thing for things in CAPTION.named[:sentences] for thing in things}
     image = render(Scene(SCENE.background, tuple(thing for thing in SCENE.things if thing in kept)))
     rows = sentences_of(prompt, TOKENIZER)
-    return Panel(name, window, image, tuple(sum(v.drawn for v in judge(image, row.things)) for row in rows))
+    return Panel(name, window, image, judge_sentences(CheckerJudge(), image, rows, window=window))
 
 
 def comparison_of(*panels: Panel, prompt: str = CAPTION.text) -> Comparison:
@@ -51,7 +51,7 @@ def test_sentences_know_their_tokens_and_things():
 def test_marks_say_drawn_missing_not_read_and_not_judged():
     whole, first = panel_with("debias", 248, 9), panel_with("base", 77, 1)
     comparison = comparison_of(whole, first)
-    marks = [comparison.mark(first, index) for index in range(len(comparison.sentences))]
+    marks = [verdict.mark for verdict in first.verdicts]
     assert marks[0] == "drawn"
     assert "missing" in marks
     assert comparison.total(whole) == (len(CAPTION.sentences),) * 2
@@ -60,7 +60,7 @@ def test_marks_say_drawn_missing_not_read_and_not_judged():
         assert (mark == "missing") <= (sentence.first < 76)
     vague = "A quiet evening. There is a small red star in the top left."
     comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
-    assert comparison.mark(comparison.panels[0], 0) == "not judged"
+    assert comparison.panels[0].verdicts[0].mark == "not judged"
     assert comparison.total(comparison.panels[0])[1] == 1
     assert comparison.total_in_words(comparison.panels[0]) == "0 of 1"
 
@@ -78,8 +78,7 @@ def test_a_comparison_that_nothing_judged_has_no_score():
 def test_half_a_summary_is_counted():
     only = render(Scene(SCENE.background, SCENE.things[:1]))
     rows = sentences_of(CAPTION.text, TOKENIZER)
-    panel = Panel("base", 77, only, tuple(sum(v.drawn for v in judge(only, row.things)) for row in rows))
-    assert Comparison(CAPTION.text, 0, rows, (panel,)).mark(panel, 0) == "1 of 2"
+    assert judge_sentences(CheckerJudge(), only, rows, window=77)[0].mark == "1 of 2"
 
 
 def test_the_table_has_a_line_for_each_sentence_and_a_column_for_each_encoder():

@@ -125,7 +125,7 @@ def test_a_verdict_says_what_is_there_instead_and_in_part():
     [("missing", 75, "missing"), ("missing", 76, "not read"), ("drawn", 90, "drawn"), ("unsure", 90, "unsure"),
      ("1 of 2", 90, "1 of 2")],
 )  # fmt: skip
-def test_what_is_missing_and_stands_behind_the_window_was_not_read(mark, first, expected):
+def test_what_is_missing_and_stands_after_the_window_was_not_read(mark, first, expected):
     assert Verdict("A cat.", 0.1, mark).read(first=first, window=77).mark == expected
     assert unjudged("A cat.", "why").read(first=90, window=77).mark == NOT_JUDGED
 

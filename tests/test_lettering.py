@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from debias_sd import lettering
 from debias_sd.comparison import Comparison, Panel, Sentence
 from debias_sd.lettering import Lettering, note_missing
+from debias_sd.measure.judges.verdict import unjudged
 from debias_sd.panels import draw_panels
 
 SIZE = 17
@@ -129,7 +130,7 @@ def test_a_comparison_in_other_scripts_is_a_picture(caplog):
     """Case 139: what `debias-sd compare` and the app write."""
     prompt = "A café. 中文字 🙂. العربية."
     sentences = tuple(Sentence(text, 1, 2, ()) for text in prompt.split(". "))
-    panel = Panel("base", 77, np.zeros((48, 48, 3), np.uint8), (0, 0, 0))
+    panel = Panel("base", 77, np.zeros((48, 48, 3), np.uint8), tuple(unjudged(s.text, "") for s in sentences))
     content = io.BytesIO()
     draw_panels(Comparison(prompt, 0, sentences, (panel,))).save(content, format="PNG")
     assert Image.open(content).size[0] > 500

@@ -64,6 +64,17 @@ def test_what_the_dependencies_need_is_pinned_too():
     assert sorted(required_names() - PINS.keys() - {"setuptools"}) == []
 
 
+def test_a_wheel_installs_no_package_of_anybodys_name():
+    """`app` is a top-level name that many projects have: the app runs from a checkout."""
+    pytest.importorskip("setuptools", reason="setuptools is not installed: pip install setuptools")
+    from setuptools import Distribution
+    from setuptools.config.pyprojecttoml import apply_configuration
+
+    packages = apply_configuration(Distribution({"src_root": str(ROOT)}), ROOT / "pyproject.toml").packages
+    assert {name.partition(".")[0] for name in packages} == {"debias_sd", "train_encoder", "train_unet"}
+    assert "debias_sd.measure.judges" in packages
+
+
 def test_the_changelog_knows_the_version():
     headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "Unreleased"

@@ -1,6 +1,6 @@
-"""One comparison while it runs: a track an encoder, filled by the drawing thread and read by the page.
+"""One comparison while it runs: one track per encoder, filled by the drawing thread and read by the page.
 
-`compare` is what both the page and the API call: an async generator that waits in the line for each of its turns, and
+`compare` is what both the page and the API call: an async generator that waits in the queue for each of its turns, and
 reports until all pictures are there. Closing it, as a cancelled event and a closed tab do, stops the drawing after the
 current step.
 """
@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from app.judging import score_by, unjudged_by, verdicts_by
-from app.line import Client
-from app.listeners import client_of
-from app.maps import Maps, overlay_url, watch_attention
 from app.models import Models
-from app.paths import names_only
-from app.previews import preview_of
+from app.previews import Maps, overlay_url, preview_of, watch_attention
 from app.request import Request
-from app.scores import Score, Verdict, score_of, verdicts_of
-from debias_sd.comparison import TITLES, Sentence, draw_prompt, sentences_for
+from app.settings import names_only
+from app.waiting import Client, client_of
+from debias_sd.comparison import TITLES, Sentence, draw_prompt, judge_sentences, sentences_for
+from debias_sd.drawing import Variant
+from debias_sd.measure.judges.verdict import Verdict, unjudged
+from debias_sd.measure.pictures.shares import Score, score_of
 from debias_sd.measure.reports.picture_tables import says_drawn
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Picture:
     verdicts: tuple[Verdict, ...]
     score: Score
     maps: tuple[str | None, ...] = ()
-    """Of a real pipeline: a data address a sentence, where its words acted; empty for the embedded world."""
+    """Of a real pipeline: a heatmap per sentence as a data address; empty for the embedded world."""
 
 
 @dataclasses.dataclass
@@ -91,7 +90,7 @@ class Track:
 
 @dataclasses.dataclass
 class Run:
-    """A request on its way to pictures. `before`: people in line before it; None while it is drawn."""
+    """A request on its way to pictures. `before`: people in the queue before it; None while it is drawn."""
 
     request: Request
     tracks: list[Track]
@@ -101,14 +100,14 @@ class Run:
     """Who judges real pictures: name, meaning, thresholds; None where the checker does, or nobody."""
     version: int = 0
     client: Client = Client()
-    """Whose turns it takes in the line."""
+    """Whose turns it takes in the queue."""
     is_gone: Callable[[], bool] = lambda: False
     """Whether nobody reads the answer any more."""
     stop: threading.Event = dataclasses.field(default_factory=threading.Event)
     """Set by whoever cancels: the run ends after its current step."""
 
     def must_stop(self) -> bool:
-        """Whether somebody has cancelled, or nobody reads; the second stops it."""
+        """Whether somebody has cancelled, or nobody reads the answer any more, which cancels it."""
         if self.is_gone():
             self.stop.set()
         return self.stop.is_set()
@@ -125,7 +124,7 @@ class Run:
 
 
 def start_run(request: Request, models: Models, whose: gr.Request | None = None) -> Run:
-    """A run that has not begun; it ends when nobody reads what `whose` asked for. The app's own is nobody's."""
+    """A run that has not begun; it ends when nobody reads what `whose` asked for; without it, never."""
     tracks = [Track(name, models.rulers[name].window, request.seeds, request.steps) for name in request.encoders]
     run = Run(request, tracks, judge=models.about_judge)
     if whose is not None:
@@ -134,14 +133,14 @@ def start_run(request: Request, models: Models, whose: gr.Request | None = None)
 
 
 async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
-    """Wait in line for each turn and draw; yields `run` whenever it has changed, and about once a second when not.
+    """Wait in the queue for each turn and draw; yields `run` whenever it has changed, and about once a second when not.
 
-    Raises LineFullError at once when the line is full. Closing the generator frees the place, once the current step
+    Raises QueueFullError at once when the queue is full. Closing the generator frees the place, once the current step
     is done; so do `run.stop` and a listener who is gone.
     """
-    ticket, drawing = models.line.join(run.client), None
+    ticket, drawing = models.queue.join(run.client), None
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drawing")
-    models.running.append(run)
+    models.stops.add(run.stop)
     left = deque((run.request.seed + number, track) for number in range(run.request.seeds) for track in run.tracks)
     try:
         while left:
@@ -167,12 +166,25 @@ async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
         yield run
     finally:
         run.stop.set()
-        models.running[:] = [other for other in models.running if other is not run]
+        models.stops.discard(run.stop)
         if drawing is None:
             ticket.leave()
-        else:  # the next in line begins when this one has really stopped
+        else:  # the next in the queue begins when this one has really stopped
             drawing.add_done_callback(lambda _: ticket.leave())
         pool.shutdown(wait=False)
+
+
+def draw_unseen(run: Run, models: Models) -> None:
+    """Draw a run that no page waits for in a thread, through the queue as everybody; returns at once."""
+
+    async def draw() -> None:
+        try:
+            async for _ in compare(run, models):
+                pass
+        finally:
+            run.stop_all()  # changes nothing when all is drawn; otherwise no page waits for it
+
+    threading.Thread(target=lambda: asyncio.run(draw()), name="example", daemon=True).start()
 
 
 def _draw(run: Run, models: Models, left: deque[tuple[int, Track]]) -> None:
@@ -199,17 +211,16 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
             track.preview = preview_of(pipe, latents)
         run.version += 1
 
-    size = {} if request.side is None else {"height": request.side, "width": request.side}
     try:
         with contextlib.nullcontext() if models.is_checked else watch_attention(pipe) as maps:
             image = draw_prompt(
-                pipe, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
-                negative=request.negative, on_step=on_step, **size,
+                Variant(track.name, pipe), request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
+                negative=request.negative, side=request.side, on_step=on_step,
             )  # fmt: skip
         seconds = time.monotonic() - track.started
         verdicts, score = _judged(run, track, models, image)
-        looks = _looks_of(run.sentences, maps, track.window)
-        track.pictures.append(Picture(seed, image, seconds, verdicts, score, looks))
+        heatmaps = _heatmaps_of(run.sentences, maps, track.window)
+        track.pictures.append(Picture(seed, image, seconds, verdicts, score, heatmaps))
         track.state = "done" if len(track.pictures) == track.wanted else "waiting"
     except StoppedError:
         track.state = "stopped"
@@ -219,21 +230,20 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
 
 
 def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[tuple[Verdict, ...], Score]:
-    """By the checker or the operator's judge; a judge that fails leaves the picture without verdicts."""
-    if models.judge is None:
-        return verdicts_of(image, run.sentences, window=track.window), score_of(image, run.sentences)
+    """Judge a picture; a judge that fails leaves it without verdicts."""
     track.is_judged, run.version = True, run.version + 1
     try:
-        verdicts = verdicts_by(models.judge, image, run.sentences, window=track.window)
+        verdicts = judge_sentences(models.judge, image, run.sentences, window=track.window)
     except Exception as error:  # whatever it is, the picture is drawn
-        verdicts = unjudged_by(_sentence_for(error, run.request, models, who="the judge"), run.sentences)
+        fault = _sentence_for(error, run.request, models, who="the judge")
+        verdicts = tuple(unjudged(sentence.text, fault) for sentence in run.sentences)
     finally:
         track.is_judged = False
-    return verdicts, score_by(verdicts, can_say_drawn=says_drawn(run.judge))
+    return verdicts, score_of(verdicts, can_say_drawn=run.judge is None or says_drawn(run.judge))
 
 
-def _looks_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:
-    """A map a sentence; None for those behind the window."""
+def _heatmaps_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:
+    """A heatmap per sentence; None for those after the window."""
     if maps is None:
         return ()
     found = [maps.of(s.first, s.last) if s.first < window - 1 else None for s in sentences]

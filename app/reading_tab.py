@@ -16,6 +16,7 @@ from html import escape
 import numpy as np
 import torch
 
+from app.look import PALETTE, SERIES
 from app.models import Models, Ruler
 from app.rulers import token_starts
 from debias_sd.captions import split_sentences
@@ -23,8 +24,6 @@ from debias_sd.tokens import end_positions, tokenize
 
 _NEUTRAL = ","
 _NUMBERED = 0.015  # share of the plot's width from which on a sentence has its number in it
-_COLOURS = {False: ("#0b5c75", "#b35900", "#6a3d9a", "#1a7f37", "#a40e26", "#57606a"),
-            True: ("#58b9d1", "#f2a65a", "#c7a3ff", "#7ee2a0", "#ffb1a8", "#a4aeb9")}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +120,13 @@ def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    ink, rule = ("#e6edf3", "#39424e") if dark else ("#1f2328", "#d0d7de")
+    ink, rule = PALETTE["ink"][dark], PALETTE["rule"][dark]
     figure = Figure(figsize=(10, 3.1), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     figure.patch.set_alpha(0)
     axes = figure.add_subplot(facecolor="none")
     axes.margins(y=0.16)  # the sentences' numbers stand above the lines
-    for reading, colour in zip(readings, _COLOURS[dark], strict=False):
+    for reading, colour in zip(readings, SERIES[dark], strict=False):
         if kind == "attention":
             axes.plot(range(1, len(reading.attention) - 1), reading.attention[1:-1], color=colour, lw=0.8, alpha=0.5)
             values = [reading.attention[first : last + 1].mean() for first, last in reading.sentences]
@@ -156,7 +155,7 @@ def _plot(readings: Sequence[Reading], kind: str, *, dark: bool) -> str:
 
 
 def _table_html(readings: Sequence[Reading], prompt: str) -> str:
-    """A row a sentence: share of the attention on its tokens, and sensitivity, for each encoder."""
+    """One row per sentence: share of the attention on its tokens, and sensitivity, for each encoder."""
     head = "".join(f"<th>{escape(r.title)}: attention</th><th>turns</th>" for r in readings)
     rows = []
     for index, sentence in enumerate(split_sentences(prompt)):

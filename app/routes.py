@@ -1,6 +1,7 @@
-"""What is posted to gradio's routes, checked before gradio reads it: a fault is 400 and one sentence.
+"""What is posted to gradio's routes, checked before gradio reads it, and the one that the API offers: /compare.
 
-Gradio answers most of these with 500 and shows the operator a traceback, as if the app were broken.
+A fault is 400 and one sentence. Gradio answers most of these with 500 and shows the operator a traceback, as if the app
+were broken.
 """
 
 from __future__ import annotations
@@ -8,9 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import gradio as gr
+
+from app.gate import App, Receive, Send
+from app.live_run import Run, Track, compare, start_run
+from app.models import Models
+from app.previews import data_url
 from app.request import check_request
 from app.settings import Settings
 
@@ -24,15 +31,13 @@ _BY_NAME = "/gradio_api/call/v2/compare"
 _IN_ORDER = "/gradio_api/call/compare"
 _EVENTS = re.compile(r"/gradio_api/(queue/join|(run|api)/[\w-]+)")
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Check = Callable[[str, bytes], None]
 
 
 class Posted:
     """ASGI middleware: hands on what `check` takes, answers 400 with the sentence of its ValueError otherwise."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], check: Check) -> None:
+    def __init__(self, app: App, check: Check) -> None:
         self.app, self.check = app, check
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -115,8 +120,12 @@ def _whole(digits: str) -> float:
 
 
 def _kind(value: Any) -> str:
-    kinds = {list: "list", str: "string", bool: "boolean", type(None): "null"}
+    kinds = {list: "list", dict: "object", str: "string", bool: "boolean", type(None): "null"}
     return kinds.get(type(value), "number")
+
+
+def _found(values: Any) -> str:
+    return str(len(values)) if isinstance(values, list) else f"a JSON {_kind(values)}"
 
 
 def _named(raw: dict[str, Any]) -> dict[str, Any]:
@@ -125,10 +134,9 @@ def _named(raw: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the request's body has the key {unknown[0]!r}; send only `data`, the list of arguments.")
     values = raw.get("data")
     if not isinstance(values, list) or len(values) != len(ARGUMENTS):
-        found = f"{len(values)} values" if isinstance(values, list) else "no list"
         raise ValueError(
-            f"`data` holds {found}, it must hold {len(ARGUMENTS)}: {', '.join(ARGUMENTS)}; or send them by name to "
-            f"{_BY_NAME}."
+            f"`data` must be a list of {len(ARGUMENTS)} values ({', '.join(ARGUMENTS)}), found {_found(values)}; or "
+            f"send them by name to {_BY_NAME}."
         )
     return dict(zip(ARGUMENTS, values, strict=True))
 
@@ -141,8 +149,10 @@ def _check_event(raw: dict[str, Any], events: Mapping[int, int]) -> None:
             "that docs/app.md describes."
         )
     if not isinstance(values, list) or len(values) != events[number]:
-        found = f"{len(values)} values" if isinstance(values, list) else "no list"
-        raise ValueError(f"`data` holds {found}, event {number} takes {events[number]}; reload the page.")
+        raise ValueError(
+            f"`data` must be a list of {events[number]} values for event {number}, found {_found(values)}; reload "
+            "the page."
+        )
     if raw.get("batched"):
         raise ValueError("`batched` is set, but no event here takes a batch; leave it out.")
 
@@ -154,3 +164,82 @@ async def refused(_: Request, error: RequestValidationError) -> JSONResponse:
     fault = error.errors()[0]
     where = ".".join(str(part) for part in fault["loc"]) or "the request"
     return JSONResponse({"detail": f"{where}: {fault['msg'][:1].lower()}{fault['msg'][1:]}."}, 400)
+
+
+def answer_of(run: Run) -> dict[str, Any]:
+    """A run as plain data; `state` is waiting, drawing or done."""
+    state = "waiting" if run.before is not None else "done" if run.is_over else "drawing"
+    return {
+        "state": state,
+        "before": run.before or 0,
+        "settings": run.request.as_dict(),
+        "judge": run.judge,
+        "sentences": [
+            {"text": s.text, "tokens": [s.first, s.last], "names": [thing.name for thing in s.things]}
+            for s in run.sentences
+        ],
+        "encoders": {track.name: _encoder(track, with_pictures=run.is_over) for track in run.tracks},
+    }
+
+
+def _encoder(track: Track, *, with_pictures: bool) -> dict[str, Any]:
+    pictures = [
+        {
+            "seed": picture.seed,
+            "seconds": round(picture.seconds, 3),
+            "verdicts": [
+                {"mark": v.mark, "score": v.score, "found": v.found, "reason": v.reason} for v in picture.verdicts
+            ],
+            "late_detail": picture.score.late,
+            "by_quarter": list(picture.score.quarters),
+            "png": data_url(picture.image) if with_pictures else None,
+        }
+        for picture in track.pictures
+    ]
+    about = {"window": track.window, "state": track.state, "step": track.step, "fault": track.fault}
+    return about | {"pictures": pictures}
+
+
+def compare_endpoint(models: Models, settings: Settings) -> Callable[..., AsyncIterator[dict[str, Any]]]:
+    """The function behind /compare."""
+
+    async def compare_prompt(
+        prompt: str,
+        seed: int = 0,
+        seeds: int = 1,
+        steps: int | None = None,
+        guidance: float | None = None,
+        negative: str = "",
+        encoders: list[str] | None = None,
+        side: int | None = None,
+        request: gr.Request | None = None,
+    ) -> dict:  # gradio reads this as the type of one answer
+        """Draw one prompt with several encoders; the last answer holds the pictures as PNG data addresses."""
+        values = (prompt, seed, seeds, steps, guidance, negative, encoders, side)
+        try:
+            raw = given(dict(zip(ARGUMENTS, values, strict=True)))
+            run = start_run(check_request(raw, settings), models, request)
+            async for state in compare(run, models):
+                yield answer_of(state)
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+
+    return compare_prompt
+
+
+class Page(gr.Blocks):
+    """Blocks whose events answer a value that they cannot take with one sentence, and without a traceback."""
+
+    events: Any = None  # what happens on the page: app.events.Events
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> list[Any]:
+        try:
+            return await super().preprocess_data(block_fn, inputs, *arguments, **options)
+        except gr.Error as error:  # gradio's own words, as for a number out of its range
+            raise gr.Error(str(error.message), print_exception=False) from None
+        except Exception as error:  # whatever a component makes of a value that it cannot take
+            raise gr.Error(
+                f"The request has a value of the wrong kind ({type(error).__name__}); plain text, numbers and lists of "
+                "names are needed.",
+                print_exception=False,
+            ) from None
