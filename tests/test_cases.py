@@ -207,7 +207,7 @@ SECOND_LIST = {
     138: "test_app_strangers.py::test_only_this_machines_names_are_answered",
     139: "test_lettering.py::test_a_character_without_a_font_keeps_its_place_and_is_noted_once",
     140: "test_app_strangers.py::test_a_faulty_request_is_one_sentence",
-    141: "test_app_paths.py::test_what_is_taken_along_holds_names",
+    141: "test_app_keep.py::test_what_is_taken_along_holds_names",
     142: "test_example_prompts.py::test_a_documented_prompt_is_drawn_by_every_shipped_encoder",
 }
 ELSEWHERE = {103}  # the ranges of versions: a job of its own
