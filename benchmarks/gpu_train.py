@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
         if options.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("no GPU is visible; measure on a CPU with train_step.py, or try --device cpu --small.")
         if min(options.batch - 1, options.rounds) < 1:
-            raise ValueError("--batch starts at 2 and --rounds at 1; correct them.")
+            raise ValueError("--batch must be at least 2 and --rounds at least 1; change them.")
         report = measure(options)
         print(describe(report))
         if options.out is not None:

@@ -40,7 +40,7 @@ TURNS = 16  # different pictures; a list repeats them under other names
 
 
 def write_set(folder: Path, texts: list[str], *, records: int, width: int, height: int) -> Path:
-    """A list of `records` that train, behind the 1,000 that are held out, and their pictures as JPEG files."""
+    """A list of `records` that train, after the 1,000 that are held out, and their pictures as JPEG files."""
     (folder / "coco").mkdir()
     contents = [_picture(seed, width, height, folder / "picture.jpg") for seed in range(min(TURNS, records))]
     rows = []
@@ -142,7 +142,7 @@ def read_step(path: Path) -> dict[str, float]:
         return {"ours": float(found["ours"]), "frozen": float(found["frozen"])}
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{path} is no report of benchmarks/train_step.py; make it, or name another by --step."
+            f"{path} is not a report of benchmarks/train_step.py; make it, or name another by --step."
         ) from None
 
 
@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.batches < max(options.workers, 1) + 2 or min(options.batch, options.rounds) < 1:
-            raise ValueError("--batches must exceed --workers by 2, --batch and --rounds start at 1; correct them.")
+            raise ValueError("--batches must exceed --workers by 2, --batch and --rounds must be 1 or more; change it.")
         report = measure(options)
         print(describe(report))
         if options.out is not None:

@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="JSON report to write")
     options = parser.parse_args(arguments)
     if min(options.rounds, options.batch - 1) < 1:
-        print("benchmarks/shapes_step.py: --rounds starts at 1, --batch at 2; correct them.", file=sys.stderr)
+        print("benchmarks/shapes_step.py: --rounds must be 1 or more, --batch 2 or more.", file=sys.stderr)
         return 2
     started = time.monotonic()
     torch.set_num_threads(1)  # as the embedded encoders are trained

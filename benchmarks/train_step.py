@@ -203,7 +203,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         if min(options.batch - 1, options.rounds, options.threads) < 1:
-            raise ValueError("--batch starts at 2, --rounds and --threads at 1; correct them.")
+            raise ValueError("--batch must be at least 2, --rounds and --threads at least 1; change them.")
         torch.set_num_threads(options.threads)
         if options.only:
             print(json.dumps(run_only(options)))

@@ -17,10 +17,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # this checkout's settings, whatever is installed
 
-from train_encoder.settings import RECIPES, TrainConfig  # noqa: E402
+from train_encoder.settings import CONFIGS, RECIPES, TrainConfig  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "training.md"
-CONFIGS = ROOT / "train_encoder" / "configs"
 
 
 def default_of(field: dataclasses.Field) -> str:

@@ -54,7 +54,7 @@ def test_rates_are_compared_with_the_steps(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", "/no/such"], "/no/such is no report of benchmarks/train_step.py"),
+        (["--step", "/no/such"], "/no/such is not a report of benchmarks/train_step.py"),
         (["--batches", "3"], "--batches must exceed --workers by 2"),
         (["--texts", "/no/such"], "file /no/such does not exist"),
     ],

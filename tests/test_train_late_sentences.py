@@ -1,4 +1,4 @@
-"""The term that holds each sentence behind the start's window to the states that it has in a window of its own."""
+"""Distillation by sentence: each late sentence is held to the states that it has in a window of its own."""
 
 import copy
 
@@ -112,7 +112,7 @@ def test_the_loss_is_zero_for_the_states_of_windows_of_their_own_and_one_for_non
         hidden[span.row, span.first : span.after] = alone(frozen, tokenizer, sentence)
     assert term.distance(ids, hidden).item() == pytest.approx(0.0, abs=1e-10)
     beyond = hidden.clone()
-    beyond[0, : spans[0].first] += 1  # what stands before, and behind the last, is not held
+    beyond[0, : spans[0].first] += 1  # what stands before, and after the last, is not held
     beyond[0, spans[-1].after :] += 1
     beyond[1] += 1
     assert torch.equal(term.distance(ids, beyond), term.distance(ids, hidden))

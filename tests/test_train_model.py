@@ -36,7 +36,7 @@ def test_start_from_scratch_follows_the_seed_and_the_config(tmp_path):
     assert tables[0].std().item() == pytest.approx(0.5, rel=0.05)
     assert tables[0].shape[0] == len(tokenizer)
     assert first.config.text_config.eos_token_id == tokenizer.eos_token_id
-    with pytest.raises(ValueError, match="init_std names 'tokens', allowed are token_embeddings"):
+    with pytest.raises(ValueError, match="init_std names 'tokens', but must name token_embeddings"):
         build_model(tiny_config(tmp_path, init_std={"tokens": 1.0}))
 
 

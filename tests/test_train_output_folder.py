@@ -102,7 +102,7 @@ def test_a_run_that_was_stopped_is_overwritten_when_asked(folder, capsys):
 
 @pytest.mark.parametrize("asked", [{}, {"overwrite_output_dir": True}, {"resume_from_checkpoint": "latest"}])
 def test_a_model_of_other_origin_is_never_overwritten(tmp_path, capsys, asked):
-    """Case 129: an encoder folder that is no run of this trainer, whatever is asked."""
+    """Case 129: an encoder folder that this trainer did not write, whatever is asked."""
     folder = save_tiny_clip(tmp_path / "clip")
     before = content_of(folder)
     assert start(folder, **asked) == 2

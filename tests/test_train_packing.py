@@ -130,7 +130,7 @@ def test_the_prefix_is_computed_once_and_nothing_behind_the_end(tmp_path):
 
 @pytest.mark.parametrize("rows", [[[8, 9, 1, 0]], [[8, 0, 0, 9, 1]], [[8, 1, 1, 1]], [[8, 0, 1, 0], [8, 0, 0, 1]]])
 def test_odd_captions_are_packed_whole(rows):
-    """Without pads; with one token behind them; empty, pads like the end token; nothing but pads, as the text "!"."""
+    """Without pads; with one token after them; empty, pads like the end token; nothing but pads, as the text "!"."""
     ids = torch.tensor(rows)
     for pad_id in (0, 1):
         plan = pack_captions(ids, end_id=1, pad_id=pad_id)

@@ -1,4 +1,4 @@
-"""What decides a run is compared on resume: data, start, settings, length; versions are named; a kill is no matter."""
+"""What decides a run is compared on resume: data, start, settings, length; versions; a kill changes nothing."""
 
 import json
 import os

@@ -163,7 +163,7 @@ def test_pictures_are_read_whole(starts, pictures, tmp_path):
     seen = run.data.picture(3)
     assert seen.shape == (32, 32, 3)
     assert seen[:, 0, 2].min() > 150  # the edge is there: no centre square was cut
-    assert tuple(run.data.mean) == (0.5, 0.5, 0.5)
+    assert tuple(run.data.preprocessing.mean) == (0.5, 0.5, 0.5)
 
 
 def test_a_temperature_above_100_is_not_clamped_and_the_bias_trains(starts, pictures, tmp_path):

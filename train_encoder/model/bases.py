@@ -1,4 +1,4 @@
-"""What a run starts from: a folder or hub id of CLIP or SigLIP, a checkpoint of another library, or nothing."""
+"""The initial checkpoint: a folder or hub id of CLIP or SigLIP, a checkpoint of another library, or a new model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _clip_start(model: CLIPModel, tokenizer: CLIPTokenizer) -> Start:
 
 
 def _model_type(source: str) -> str | None:
-    """What config.json of a folder or hub id calls the model; None where there is no telling."""
+    """What config.json of a folder or hub id calls the model; None where it does not say."""
     from transformers import PreTrainedConfig
 
     try:
@@ -194,7 +194,7 @@ def build_model(config: TrainConfig) -> tuple[CLIPModel, CLIPTokenizer]:
     }
     for name, std in config.init_std.items():
         if name not in tables:
-            raise ValueError(f"init_std names {name!r}, allowed are {', '.join(tables)}; correct it.")
+            raise ValueError(f"init_std names {name!r}, but must name {', '.join(tables)}; rename that entry.")
         nn.init.normal_(tables[name], std=float(std))
     _set_special_tokens(model, tokenizer)
     return model, tokenizer

@@ -1,6 +1,6 @@
 """All captions of a batch in one pass of the text tower, without a slot that nothing reads.
 
-Under CLIP's causal mask a token's states depend only on what stands before it. So nothing behind the end token is
+Under CLIP's causal mask a token's states depend only on what stands before it. So nothing after the end token is
 computed, and `[SOT, PAD, PAD, ...]`, with which every short caption of the debias recipe begins, is computed once for
 the batch: the first `n + 1` states of the longest such prefix are those of a caption with `n` front pads. Long captions
 share its first state, the start token's. The gradient of shared states is the sum over the captions that read them.
@@ -45,7 +45,7 @@ class Packing(NamedTuple):
     ids and positions, int64 [N]. ends, int64 [b]: the end tokens in the order of the captions. groups: see Group; the
     first is the prefix alone. back, int64 [N]: from the groups' queries, one after the other, to the row; back_ends,
     int64 [b]: from the groups' captions to the order of the batch. places, int64 [b, L]: the token of every slot up to
-    the end token, -1 behind it. queries and keys, int64 [*]: those of all groups, one after the other.
+    the end token, -1 after it. queries and keys, int64 [*]: those of all groups, one after the other.
     """
 
     ids: Tensor
@@ -60,7 +60,7 @@ class Packing(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One caption in the row: its own tokens are `start` to `start + own`, behind the first `shared` of the prefix."""
+    """One caption in the row: its own tokens are `start` to `start + own`, after the first `shared` of the prefix."""
 
     start: int
     own: int
@@ -216,10 +216,10 @@ def use_packed_attention(text_model: CLIPTextModel) -> None:
 def encode_packed(
     text_model: CLIPTextModel, ids: Tensor, *, pad_id: int, states: bool, whole_layers: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the pooled states [b, w] of `ids` [b, L] and, with `states`, the hidden ones [b, L, w], 0 behind the end.
+    """Return the pooled states [b, w] of `ids` [b, L] and, with `states`, the hidden ones [b, L, w], 0 after the end.
 
     `text_model` must have `use_packed_attention`. `whole_layers` computes every token of the last layer too, through
-    the layer's own call: engines that gather a layer's weights when it is called (FSDP2, DeepSpeed) need that.
+    the layer's own call: engines that gather a layer's weights when it is called (FSDP2) need that.
     """
     packing = pack_captions(ids, end_id=text_model.config.eos_token_id, pad_id=pad_id)
     # N captions of one token: the embeddings refuse a row that is longer than the position table.

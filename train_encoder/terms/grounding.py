@@ -24,8 +24,6 @@ from train_encoder.terms.pair_term import PairTerm
 if TYPE_CHECKING:
     from transformers import CLIPModel
 
-    from train_encoder.data.batches import Texts
-
 CELLS, COLOURS, SHAPES, SIZES = 9, 7, 7, 3  # 0 stands for "nothing" in the last three
 PARTS = (COLOURS, SHAPES, SIZES)
 
@@ -83,7 +81,7 @@ class Grounding(PairTerm):
         self.heads = GroundingHeads(model.config.vision_config.hidden_size, model.config.text_config.hidden_size)
 
     @staticmethod
-    def collate(items: list[dict[str, Any]], texts: Texts) -> dict[str, Tensor]:
+    def collate(items: list[dict[str, Any]], texts: Any) -> dict[str, Tensor]:
         """cells and mentions: see `GroundingHeads.loss`."""
         options = {"truncation": True, "max_length": texts.length}
         encoded = texts.tokenizer([item["text"] for item in items], **options)

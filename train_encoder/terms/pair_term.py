@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from train_encoder.data.batches import Texts
 
 
 class PairTerm(nn.Module):
@@ -24,8 +21,8 @@ class PairTerm(nn.Module):
         self.heads: nn.Module | None = None  # of its own that train with the towers: `heads.loss(batch, vision, text)`
 
     @staticmethod
-    def collate(items: list[dict[str, Any]], texts: Texts) -> dict[str, Tensor]:
-        """What it needs in a batch beside pictures and captions, one row a pair."""
+    def collate(items: list[dict[str, Any]], texts: Any) -> dict[str, Tensor]:
+        """What it needs in a batch beside pictures and captions, one row a pair; `texts` is a `data.batches.Texts`."""
         return {}
 
     def loss(self, batch: dict[str, Any], out: dict[str, Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ class TermWeights:
     )
 
     def check(self) -> None:
-        """Raise ValueError for a term that this run's start or data cannot have."""
+        """Raise ValueError for a term that this run's checkpoint or data cannot have."""
         for name in ("stay_close_weight", "late_sentences_weight"):
             if getattr(self, name) and self.pretrained_model_name_or_path is None:
                 raise ValueError(

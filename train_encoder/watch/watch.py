@@ -42,7 +42,7 @@ class Watch:
             self.log.close()
 
     def begin(self) -> dict[str, float]:
-        """Measure the start, which later measurements are held against; returns the last row of the log so far."""
+        """Measure the initial checkpoint, as what later measurements are compared with. Returns the log's last row."""
         if self.run.config.eval_steps and self.run.step == 0:
             self._measure()
         return self.log.last() if self.main else {}
