@@ -195,12 +195,46 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
 
 def launch(demo: Page, models: Models, settings: Settings) -> None:
     """Serve until interrupted. No files are served, none are taken, nothing is reported."""
-    if settings.example and settings.is_embedded:
-        first = next(iter(demo.events.examples.values()))
-        demo.events.example = start_run(check_request({"prompt": first}, settings), models)
-        draw_unseen(demo.events.example, models)
+    hosts = Hosts(settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
-    hosts, queue = Hosts(settings), demo._queue
+    try:
+        if settings.example and settings.is_embedded:
+            first = next(iter(demo.events.examples.values()))
+            demo.events.example = start_run(check_request({"prompt": first}, settings), models)
+            draw_unseen(demo.events.example, models)
+        _, address, public = demo.launch(
+            prevent_thread_lock=True,
+            quiet=True,
+            server_name=settings.host,
+            server_port=settings.port,
+            share=settings.share,
+            allowed_paths=[],
+            max_file_size=1,
+            run_history=False,
+            enable_monitoring=False,
+            footer_links=["api"],
+            mcp_server=False,
+            app_kwargs=_server_parts(demo, models, settings, hosts),
+            state_session_capacity=100,
+            show_error=False,
+            ssr_mode=False,
+            theme=look.theme(),
+            css=look.style_sheet(),
+            head=look.head(),
+        )
+        if public:
+            hosts.named.add(urlsplit(public).hostname)
+        also = f", or {public} from anywhere" if public else ""
+        say(f"app: open {address} in a browser{also}; Ctrl-C ends it")
+        threading.Event().wait()
+    finally:  # also where no port is free: Python waits for the drawing thread
+        models.stop()
+        demo.close(verbose=False)
+
+
+def _server_parts(demo: Page, models: Models, settings: Settings, hosts: Hosts) -> dict[str, object]:
+    """What stands in front of gradio's routes, in this order, and the page's own route."""
+    queue = demo._queue
     takes = {number: len(event.inputs) for number, event in demo.fns.items() if event.fn is not None}
 
     def has_unread(session: str) -> bool:
@@ -212,35 +246,5 @@ def launch(demo: Page, models: Models, settings: Settings) -> None:
         Middleware(Posted, check=check_posted(takes, settings)),
         Middleware(models.listeners.middleware, expected=has_unread),
     ]
-    _, address, public = demo.launch(
-        prevent_thread_lock=True,
-        quiet=True,
-        server_name=settings.host,
-        server_port=settings.port,
-        share=settings.share,
-        allowed_paths=[],
-        max_file_size=1,
-        run_history=False,
-        enable_monitoring=False,
-        footer_links=["api"],
-        mcp_server=False,
-        app_kwargs={
-            "middleware": middleware,
-            "routes": [ruler_route(models)],
-            "exception_handlers": {RequestValidationError: refused},
-        },
-        state_session_capacity=100,
-        show_error=False,
-        ssr_mode=False,
-        theme=look.theme(),
-        css=look.style_sheet(),
-        head=look.head(),
-    )
-    if public:
-        hosts.named.add(urlsplit(public).hostname)
-    say(f"app: open {address} in a browser" + (f", or {public} from anywhere" if public else "") + "; Ctrl-C ends it")
-    try:
-        threading.Event().wait()
-    finally:
-        models.stop()
-        demo.close(verbose=False)
+    handlers = {RequestValidationError: refused}
+    return {"middleware": middleware, "routes": [ruler_route(models)], "exception_handlers": handlers}

@@ -234,7 +234,7 @@ def test_the_thirty_fourth_is_refused_the_last_is_told_how_many_are_before_and_c
 
 def test_a_port_that_is_taken_is_one_sentence(url, tmp_path):
     port = url.rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "app", "--no-example", "--port", port]
+    command = [sys.executable, "-m", "app", "--port", port]  # with the example, whose drawing must end too
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 2
     assert done.stderr == (
