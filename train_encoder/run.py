@@ -165,7 +165,7 @@ def make_towers(model: torch.nn.Module, config: TrainConfig) -> AnyTowers:
     return towers
 
 
-def make_optimizer(towers: Towers, config: TrainConfig) -> torch.optim.AdamW:
+def make_optimizer(towers: AnyTowers, config: TrainConfig) -> torch.optim.AdamW:
     """AdamW over every parameter that trains, one group."""
     return torch.optim.AdamW(
         [parameter for parameter in towers.parameters() if parameter.requires_grad],
