@@ -59,7 +59,7 @@ class Comparison:
     panels: tuple[Panel, ...]
 
     def mark(self, panel: Panel, index: int) -> str:
-        """One of: drawn, `1 of 2` (things), missing, not read (missing, and behind the window), not judged."""
+        """One of: drawn, `1 of 2` (things), missing, not read (missing, and after the window), not judged."""
         sentence, drawn = self.sentences[index], panel.drawn[index]
         if not sentence.things:
             return "not judged"
@@ -101,7 +101,7 @@ class Comparison:
 
 
 def sentences_of(prompt: str, tokenizer: Any) -> tuple[Sentence, ...]:
-    """Split a prompt, count where each sentence stands in tokens, and read what it names."""
+    """Split a prompt, count where each sentence is in tokens, and read what it names."""
     sentences, first = [], 1
     for text in split_sentences(prompt):
         ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
@@ -200,7 +200,7 @@ def compare_encoders(
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
 
-    Each encoder reads its own window; what stands behind it is cut. `side`: height and width in pixels, None for what
+    Each encoder reads its own window; what comes after it is cut. `side`: height and width in pixels, None for what
     the pipeline draws by itself. `progress` gets the name of each encoder as its
     picture begins. Pictures of another base than the embedded world's are drawn and not judged.
     Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
