@@ -14,7 +14,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export GRADIO_ANALYTICS_ENABLED := False
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo app test test-all lint weights weights-quick results benchmark clean
+.PHONY: help install demo app test test-all lint types weights weights-quick results benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ test-all: $(INSTALLED) ## the slow tests too
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy over the modules that pyproject.toml names
+	@$(BIN)/python -m mypy
 
 weights: $(INSTALLED) ## make every shipped weight again from nothing (hours; resumes where it stopped)
 	@$(BIN)/python scripts/weights.py

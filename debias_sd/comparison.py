@@ -91,7 +91,7 @@ class Comparison:
 
 
 def sentences_of(prompt: str, tokenizer: Any) -> tuple[Sentence, ...]:
-    """Split a prompt, count where each sentence stands in tokens, and read what it names."""
+    """Split a prompt, count where each sentence is in tokens, and read what it names."""
     sentences, first = [], 1
     for text in split_sentences(prompt):
         ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]

@@ -1,6 +1,6 @@
 """TextEncoder: a CLIP text model and its tokenizer, always together.
 
-A pair that does not belong together fails late or never: a longer encoder behind a 77-token tokenizer stays at 77
+A pair that does not belong together fails late or never: a longer encoder with a 77-token tokenizer stays at 77
 without a word, and the other way round raises deep inside transformers. Worked number: an encoder of 77 positions
 becomes one of 20 + 57 * 4 = 248 by `stretch` (Long-CLIP, arXiv 2403.15378, without training).
 """
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -38,7 +38,7 @@ from debias_sd.encoder_weights import PREFIX, PROJECTION, read_projection, read_
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
 from debias_sd.tokens import spell_out_special_tokens, tokenize, unknown_words
 
-Model = TypeVar("Model", CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, SiglipModel)
+Model = TypeVar("Model")
 
 
 class TextEmbedding(NamedTuple):
@@ -53,12 +53,10 @@ def uncompiled(model: Model) -> Model:
     return getattr(model, "_orig_mod", model)
 
 
-def text_tower(
-    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel,
-) -> CLIPTextModel | SiglipTextModel:
-    """Return the part of `model` that reads text; a `CLIPTextModel` is that part."""
-    model = uncompiled(model)
-    return model if isinstance(model, CLIPTextModel) else model.text_model
+def text_tower(model: nn.Module) -> CLIPTextModel | SiglipTextModel:
+    """Return the part of a CLIP or SigLIP model that reads text; a `CLIPTextModel` is that part."""
+    bare: Any = uncompiled(model)
+    return bare if isinstance(bare, CLIPTextModel) else bare.text_model
 
 
 def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> Model:
@@ -68,29 +66,25 @@ def stretch_encoder(model: Model, *, keep: int = KEEP, factor: int = FACTOR) -> 
     """
     if not isinstance(uncompiled(model), CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel):
         raise ValueError(
-            f"model is of type {type(model).__name__}, allowed are a CLIPTextModel and a CLIPModel, with or without "
+            f"model is of type {type(model).__name__} but must be a CLIPTextModel or a CLIPModel, with or without "
             "projection; a pipeline is lengthened by with_text_encoder(pipe, 'stretched')."
         )
-    stretched = copy.deepcopy(model)
+    stretched: Any = copy.deepcopy(model)
     stretch_in_place(stretched, keep=keep, factor=factor)
     return stretched
 
 
-def stretch_in_place(
-    model: CLIPModel | CLIPTextModel | CLIPTextModelWithProjection | SiglipModel,
-    *,
-    keep: int = KEEP,
-    factor: int = FACTOR,
-) -> None:
+def stretch_in_place(model: nn.Module, *, keep: int = KEEP, factor: int = FACTOR) -> None:
     """Give `model` itself the longer position table of `stretch_encoder`, without a second copy of its weights."""
     tower = text_tower(model)
     embeddings = tower.embeddings
     with torch.no_grad():
         table = stretch_positions(embeddings.position_embedding.weight, keep=keep, factor=factor)
     embeddings.position_embedding = nn.Embedding.from_pretrained(table, freeze=False)
-    embeddings.position_ids = torch.arange(len(table), device=table.device)[None]
+    embeddings.register_buffer("position_ids", torch.arange(len(table), device=table.device)[None], persistent=False)
     # A model of two towers keeps the text part's config once more inside its own.
-    for config in (tower.config, getattr(model.config, "text_config", model.config)):
+    whole: Any = model.config
+    for config in (tower.config, getattr(whole, "text_config", whole)):
         config.max_position_embeddings = len(table)
 
 
@@ -178,7 +172,8 @@ class TextEncoder:
         """Return this encoder when it is already there, otherwise a copy that is."""
         if self.model.device == device and self.model.dtype == dtype:
             return self
-        model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        model: Any = copy.deepcopy(self.model)
+        model.to(device=device, dtype=dtype)
         projection = self.projection if self.projection is None else self.projection.to(device=device, dtype=dtype)
         return replace(self, model=model, projection=projection)
 

@@ -47,7 +47,7 @@ def find_encoder_folder(source: str | Path, *, subfolder: str | None = None, **h
     hub repositories often hold other formats of many gigabytes.
     """
     if not isinstance(source, str | Path):
-        raise ValueError(f"encoder is a {type(source).__name__}, allowed are a folder, a name or a hub id; give one.")
+        raise ValueError(f"encoder is of type {type(source).__name__} but must be a folder, a name or a Hub repo id.")
     name = str(source)
     if name in EMBEDDED:
         return embedded_folder(name)
@@ -77,7 +77,7 @@ def _download(name: str, subfolder: str | None, hub: dict[str, object]) -> Path:
     except (OSError, ValueError) as error:
         where = f" in revision {hub['revision']}" if hub.get("revision") is not None else ""
         raise ValueError(
-            f"encoder {name} is no local folder and the hub did not give it{where} ({type(error).__name__}); check the "
+            f"encoder {name} was not found locally or on the Hub{where} ({type(error).__name__}); check the "
             "name, the network and HF_HUB_OFFLINE."
         ) from error
     return path
@@ -167,7 +167,7 @@ def read_config(folder: Path) -> CLIPTextConfig:
         return CLIPTextConfig.from_pretrained(folder)
     except (OSError, TypeError, ValueError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); correct it.") from error
+        raise ValueError(f"config.json in {folder} is not a valid CLIP config ({reason}); copy it again.") from error
 
 
 def check_kind(folder: Path) -> None:
@@ -176,12 +176,12 @@ def check_kind(folder: Path) -> None:
     kind = raw.get("model_type") if isinstance(raw, dict) else None
     if str(kind).startswith("siglip"):
         raise ValueError(
-            f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model': SigLIP is "
+            f"config.json in {folder} has model_type {kind!r}, which must be 'clip' or 'clip_text_model': SigLIP is "
             "for retrieval, no Stable Diffusion reads its states; give the folder of a CLIP text encoder."
         )
     if kind not in ("clip", "clip_text_model"):
         raise ValueError(
-            f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model'; give the "
+            f"config.json in {folder} has model_type {kind!r}, which must be 'clip' or 'clip_text_model'; give the "
             "folder of a CLIP text encoder."
         )
 
@@ -196,7 +196,7 @@ def replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
         raise ValueError(f"output {folder} is a file; give a folder that does not exist yet or is an encoder folder.")
     strange = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.is_dir() else []
     if strange:
-        raise ValueError(f"output folder {folder} holds {strange[0]}, which is no part of an encoder; give another.")
+        raise ValueError(f"output folder {folder} holds {strange[0]}, which is not part of an encoder; give another.")
     scratch = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -106,7 +106,7 @@ def _check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError for NaN or infinity, which make every picture black without an error, and for quantised ones."""
     if tensor.dtype not in FLOATS:
         raise ValueError(
-            f"{name} of {path} is {tensor.dtype}, allowed are float32, float16 and bfloat16; take unquantised weights."
+            f"{name} of {path} is {tensor.dtype} but must be float32, float16 or bfloat16; take unquantised weights."
         )
     # One pass without a tensor of booleans; NaN comes through the minimum.
     if tensor.numel() and not all(map(torch.isfinite, torch.aminmax(tensor))):

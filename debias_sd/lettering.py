@@ -109,8 +109,8 @@ def _runs(text: str) -> Iterator[tuple[str | None, str]]:
     else:
         pieces = [piece for word in re.findall(r"\s+|\S+", text) for piece in _pieces(word)]
         for number in range(1, len(pieces) - 1):  # words of one script stay one run: only so are they in order
-            (before, _), (_, part), (behind, _) = pieces[number - 1 : number + 2]
-            if part.isspace() and before == behind != _NOWHERE and _loaded(before, 20).size == 20:
+            (before, _), (_, part), (after, _) = pieces[number - 1 : number + 2]
+            if part.isspace() and before == after != _NOWHERE and _loaded(before, 20).size == 20:
                 pieces[number] = before, part
     for font, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
         yield font, "".join(part for _, part in group)
@@ -149,7 +149,7 @@ def _has(font: str | None, char: str) -> bool:
 
 @functools.lru_cache(256)
 def _loaded(font: str | None, size: int) -> ImageFont.FreeTypeFont | None:
-    """A font in a size, or in the only one that it has; None for a file that is no font."""
+    """A font in a size, or in the only one that it has; None for a file that is not a font."""
     if font is None:
         return ImageFont.load_default(size)
     for pixels in (size, *_STRIKES):

@@ -209,7 +209,7 @@ def two_caption_loss(
     Raises ValueError when `short_weight` is outside 0 to 1, and for label smoothing of the sigmoid loss.
     """
     if not 0 <= short_weight <= 1:
-        raise ValueError(f"short_weight is {short_weight}, allowed are 0 to 1; the paper uses 0.1.")
+        raise ValueError(f"short_weight is {short_weight} but must be from 0 to 1; the paper uses 0.1.")
     own_image, own_long, own_short = (
         F.normalize(at_least_float32(features), dim=-1) for features in (image_features, long_features, short_features)
     )

@@ -33,7 +33,7 @@ def stretch_positions(
         raise ValueError(f"factor is {factor}, a stretch needs 1 or more; use factor=4 for 77 to 248 positions.")
     if isinstance(keep, bool) or not 0 <= keep <= table.shape[0] - 2:
         raise ValueError(
-            f"keep is {keep} for a table of {table.shape[0]} positions, allowed are 0 to {table.shape[0] - 2}; "
+            f"keep is {keep} for a table of {table.shape[0]} positions but must be from 0 to {table.shape[0] - 2}; "
             "pass a smaller keep or a longer table."
         )
     wide = torch.promote_types(table.dtype, torch.float32)
@@ -64,7 +64,7 @@ def merge_position_tables(
         )
     if not 0 <= keep <= frozen.shape[0]:
         raise ValueError(
-            f"keep is {keep} for tables of {frozen.shape[0]} positions, allowed are 0 to {frozen.shape[0]}; "
+            f"keep is {keep} for tables of {frozen.shape[0]} positions but must be from 0 to {frozen.shape[0]}; "
             "pass keep=20 for Long-CLIP's tables of 248."
         )
     return torch.cat([frozen[:keep], trained[keep:]])

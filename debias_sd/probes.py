@@ -65,7 +65,7 @@ def probe_of(name: str, *, seed: int) -> Probe:
 
 
 def pads_of(name: str) -> int:
-    """Return how many pads stand in front of the caption under a probe.
+    """Return how many pads precede the caption under a probe.
 
     >>> pads_of("pads20"), pads_of("keep")
     (20, 0)

@@ -108,7 +108,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def find_disk_fault(error: BaseException | None, folder: Path) -> str | None:
-    """What a full or failing disk answered, where that is behind `error`; None for any other error.
+    """What a full or failing disk answered, where that caused `error`; None for any other error.
 
     Libraries in Rust (safetensors, tokenizers) tell it in words only; others raise errors of their own from it.
     """

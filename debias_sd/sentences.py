@@ -7,7 +7,7 @@ of one rule set a language (pySBD). Captions mix languages, signs that are read 
 import re
 from collections.abc import Iterator
 
-# Stops that need no space behind them: Chinese and Japanese, Hindi's danda, Arabic, Urdu, Armenian, Ethiopic, Burmese,
+# Stops that need no space after them: Chinese and Japanese, Hindi's danda, Arabic, Urdu, Armenian, Ethiopic, Burmese,
 # Khmer. Western stops count before white space (so "3.5" and "a.jpg" are whole), or where the space was forgotten
 # between a small and a capital letter. A line break counts by itself. Quantifiers never give back: time stays linear.
 _FULL = "。！？｡।॥۔؟։።፧။។"

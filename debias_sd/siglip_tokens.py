@@ -2,7 +2,7 @@
 
 Its text tower attends in both directions without a mask and is pooled at the last slot: every pad is read, and most
 texts are pooled at one. So the pad and the length are part of the model, as in its training (big_vision, open_clip's
-`HFTokenizer`): pads behind the text up to the last position, in lower case, longer texts cut with their end token kept.
+`HFTokenizer`): pads after the text up to the last position, in lower case, longer texts cut with their end token kept.
 SigLIP's own tokenizer (`</s>` is both end token and pad) also drops punctuation; SigLIP 2's is Gemma's (pad 0, end 1),
 which older folders load without its lower-casing.
 """
@@ -28,7 +28,7 @@ def siglip_rows(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, len
 def pad_rows(
     rows: Sequence[Sequence[int]], *, length: int, pad_id: int, fronts: Sequence[int] | None = None
 ) -> Int[Tensor, "batch length"]:
-    """Return rows of ids as one tensor, int64, `pad_id` behind each and, with `fronts`, so many pads in front of it.
+    """Return rows of ids as one tensor, int64, `pad_id` after each and, with `fronts`, so many pads in front of it.
 
     The front padding of DeBias-CLIP (arXiv 2602.22419) for texts without a start token:
     `[PAD x n_pre, text, EOS, PAD x (n_post - n_pre)]`; `length - len(row)` is n_post. Raises ValueError when a row and

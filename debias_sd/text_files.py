@@ -37,7 +37,7 @@ class NotText(ValueError):
 class Encoding(NamedTuple):
     """How a file is encoded: Python's name of it, and the number of bytes of its mark.
 
-    Between `decode` and `encode` bytes that are no text survive as lone surrogates, so that places stay exact.
+    Between `decode` and `encode` bytes that are not text survive as lone surrogates, so that places stay exact.
     """
 
     name: str = "utf-8"
@@ -45,7 +45,7 @@ class Encoding(NamedTuple):
 
     @property
     def errors(self) -> str:
-        """Python's name for how bytes that are no text become lone surrogates."""
+        """Python's name for how bytes that are not text become lone surrogates."""
         return "surrogateescape" if self.name == "utf-8" else "surrogatepass"
 
     def size(self, text: str) -> int:
@@ -53,7 +53,7 @@ class Encoding(NamedTuple):
         return len(text) if self.name == "utf-8" and text.isascii() else len(text.encode(self.name, self.errors))
 
     def fault(self, text: str) -> int | None:
-        """The place in bytes of the first character that is no text, or None."""
+        """The place in bytes of the first character that is not text, or None."""
         found = _NO_TEXT.search(text)
         return None if found is None else self.size(text[: found.start()])
 
@@ -93,7 +93,7 @@ def read_text(path: str | Path, *, what: str = "file") -> str:
 def read_lines(path: Path) -> Iterator[tuple[int, int, str, int | None]]:
     """Yield (start, size, line, fault) of every line, which keeps its line break ("\\n", "\\r\\n" or a lone "\\r").
 
-    `start` and `size` are bytes, `fault` is the byte in the file of the first character that is no text, or None.
+    `start` and `size` are bytes, `fault` is the byte in the file of the first character that is not text, or None.
     NotText for a UTF-16 or UTF-32 file that ends within a character.
     """
     encoding = encoding_of_file(path)

@@ -1,7 +1,7 @@
 """Text to padded token ids, front padding, and the words that a small vocabulary lacks.
 
 Source of the front padding: DeBias-CLIP (arXiv 2602.22419): `[SOT, PAD x n_pre, text, EOT, PAD x (n_post - n_pre)]`.
-The pad id belongs to the model: with a causal mask the pooled vector does not depend on the pads behind EOT, every
+The pad id belongs to the model: with a causal mask the pooled vector does not depend on the pads after EOT, every
 padded hidden state does. SD 1.x pads with EOT (49407), SD 2.x, SDXL's second encoder and the training here with 0.
 Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
 """
@@ -74,7 +74,7 @@ def spell_out_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int) -> Int[Tensor, " batch"]:
-    """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots behind the end token."""
+    """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots after the end-of-text token."""
     n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
     return torch.tensor([rng.randint(0, n) for n in n_post.tolist()], dtype=torch.long, device=ids.device)
 
@@ -82,10 +82,10 @@ def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, e
 def front_pad(
     ids: Int[Tensor, "batch length"], counts: Int[Tensor, " batch"], *, pad_id: int, end_id: int
 ) -> Int[Tensor, "batch length"]:
-    """Return `ids` with `counts` of the slots behind the end token moved to directly behind the start token.
+    """Return `ids` with `counts` of the slots after the end token moved to directly after the start token.
 
     The moved slots hold `pad_id`; no token of the text is lost or reordered. Raises ValueError when a count is
-    negative or above the slots behind the end token, and when `pad_id` is the end token: pooling would find that pad.
+    negative or above the slots after the end token, and when `pad_id` is the end token: pooling would find that pad.
     """
     if pad_id == end_id:
         raise ValueError(
@@ -95,8 +95,8 @@ def front_pad(
     if bool(((counts < 0) | (counts > n_post)).any()):
         row = int(((counts < 0) | (counts > n_post)).nonzero()[0])
         raise ValueError(
-            f"row {row} asks for {count_of(int(counts[row]), 'front pad')}, allowed are 0 to {int(n_post[row])}, the "
-            "slots behind its end token; ask for fewer or shorten the text."
+            f"row {row} asks for {count_of(int(counts[row]), 'front pad')} but has room for {int(n_post[row])}, the "
+            "slots after its end-of-text token; ask for fewer or shorten the text."
         )
     slots = torch.arange(ids.shape[1], device=ids.device)[None]
     is_front = (slots >= 1) & (slots <= counts[:, None])

@@ -23,7 +23,7 @@ SAFETENSORS, ZIP, TORCHSCRIPT, PICKLE = "safetensors", "torch zip", "TorchScript
 Keep = Callable[[str], bool]  # of a tensor's name
 _NAMES = ("model.safetensors", "pytorch_model.bin")
 _VARIANT = re.compile(r"[\w-]+\.(\w+?)(?:-\d+-of-\d+)?\.safetensors")
-_NONE = "no checkpoint (safetensors, torch or TorchScript)"
+_NONE = "not a checkpoint (safetensors, torch or TorchScript)"
 _AGAIN = "copy or download it again"
 # First bytes of what people give, or are given, in place of weights.
 _OTHERS = (
@@ -80,12 +80,12 @@ def _kind_of_zip(path: Path) -> str:
         raise damaged(path) from error
     root = root_of(names)
     if root is None:
-        raise ValueError(f"{path} is a zip archive but no torch checkpoint; unpack it and give the weights file.")
+        raise ValueError(f"{path} is a zip archive but not a torch checkpoint; unpack it and give the weights file.")
     return TORCHSCRIPT if is_torchscript(names, root) else ZIP
 
 
 def root_of(names: list[str]) -> str | None:
-    """Return the folder of a torch archive's `data.pkl` inside its zip, with a slash behind; None when it has none."""
+    """Return the folder of a torch archive's `data.pkl` inside its zip, with a slash at its end; None without one."""
     found = [name for name in names if PurePosixPath(name).name == "data.pkl" and name.count("/") == 1]
     return found[0].removesuffix("data.pkl") if len(found) == 1 else None
 
@@ -118,8 +118,8 @@ def load_pickle(path: Path, *, kind: str, device: str = "cpu") -> object:
             return torch.load(str(path) if mapped else file, map_location=device, weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise could_run(path, error) from error
-    except Exception as error:  # whatever torch's readers raise on bytes that are no checkpoint: KeyError, IndexError
-        raise ValueError(f"{path} is truncated, damaged or no torch checkpoint; {_AGAIN}.") from error
+    except Exception as error:  # whatever torch's readers raise on bytes of another kind: KeyError, IndexError
+        raise ValueError(f"{path} is truncated, damaged or not a torch checkpoint; {_AGAIN}.") from error
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def read_state(path: Path, keep: Keep = lambda _: True) -> dict[str, Tensor]:
         return read_safetensors(path, keep)
     content = load_pickle(path, kind=kind) if kind != TORCHSCRIPT else None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no state dict; save model.state_dict(), best as safetensors.")
+        raise ValueError(f"{path} is not a state dict; save model.state_dict(), best as safetensors.")
     return {str(name): one.detach() for name, one in content.items() if isinstance(one, Tensor) and keep(str(name))}
 
 

@@ -97,8 +97,8 @@ def test_a_faulty_base_is_told_in_one_sentence(base_folder, encoder_dir, tmp_pat
     ("base", "encoder", "sentence"),
     [
         ("/no/such", "base", "base folder /no/such does not exist"),
-        ("nobody-here/no-such-model", "base", "the hub did not give it"),
-        (__file__, "base", "is no checkpoint file"),
+        ("nobody-here/no-such-model", "base", "was not found locally or on the Hub"),
+        (__file__, "base", "is not a checkpoint file"),
         ("anything", "/no/such", "encoder folder /no/such does not exist"),
     ],
 )
@@ -155,11 +155,11 @@ def test_a_pipeline_that_was_saved_with_a_lora_in_its_encoders_place_is_told(tmp
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"encoder2": "stretched"}, "encoder2 is no option of load_debias_pipeline.*did you mean encoder_2"),
+        ({"encoder2": "stretched"}, "encoder2 is not an option of load_debias_pipeline.*did you mean encoder_2"),
         ({"min_position": 77}, "did you mean min_positions"),
-        ({"torch_dtype": "float16"}, "torch_dtype is 'float16', allowed are .*; give one"),
-        ({"dtype": "auto"}, "torch_dtype is 'auto', allowed are torch.float32"),
-        ({"torch_dtype": {"unet": "half"}}, "torch_dtype is 'half', allowed are torch.float32"),
+        ({"torch_dtype": "float16"}, "torch_dtype is 'float16' but must be .*; give one"),
+        ({"dtype": "auto"}, "torch_dtype is 'auto' but must be torch.float32"),
+        ({"torch_dtype": {"unet": "half"}}, "torch_dtype is 'half' but must be torch.float32"),
     ],
 )
 def test_an_option_that_diffusers_would_pass_over_is_told(base_folder, options, sentence):
@@ -172,7 +172,7 @@ def test_an_option_that_diffusers_would_pass_over_is_told(base_folder, options, 
     [({"device_map": "auto"}, "NotImplementedError: auto not supp"), ({"quantization_config": 1}, "ValueError")],
 )
 def test_what_diffusers_says_of_an_option_is_told(base_folder, options, reason):
-    with pytest.raises(ValueError, match=rf"is damaged or incomplete .{reason}.* or an option is none for it") as told:
+    with pytest.raises(ValueError, match=rf"is damaged or incomplete .{reason}.* or does not take an option") as told:
         load_debias_pipeline(base_folder, "stretched", **options)
     assert "\n" not in str(told.value)
 
@@ -183,8 +183,8 @@ ENCODER = tiny_encoder()
 @pytest.mark.parametrize(
     ("use", "sentence"),
     [
-        (lambda base: load_debias_pipeline(base, ENCODER.model), "an encoder is of type CLIPTextModel, allowed are"),
-        (lambda base: load_debias_pipeline(base, False), "an encoder is of type bool, allowed are a folder"),
+        (lambda base: load_debias_pipeline(base, ENCODER.model), "an encoder is of type CLIPTextModel but must be"),
+        (lambda base: load_debias_pipeline(base, False), "an encoder is of type bool but must be a folder"),
         (lambda base: load_debias_pipeline(base, "stretched", encoder_2=["a"]), "an encoder is of type list"),
         (
             lambda base: load_debias_pipeline(tiny_sd_pipeline(), ENCODER),
@@ -194,13 +194,16 @@ ENCODER = tiny_encoder()
         (lambda base: load_debias_pipeline(base, base / "text_encoder"), "has 77 positions, 248 are needed"),
         (
             lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.int8),
-            "torch_dtype is torch.int8, allowed",
+            "torch_dtype is torch.int8 but must be",
         ),
         (lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.float8_e4m3fn), "is torch.float8_e4m3fn"),
         (lambda base: load_debias_pipeline(base, ENCODER, min_positions="77"), "min_positions is '77', a whole number"),
         (lambda base: with_text_encoder(tiny_sd_pipeline(), "base"), "encoder is 'base', which is StableD"),
-        (lambda base: load_encoder(None), "encoder is a NoneType, allowed are a folder, a name or a hub id"),
-        (lambda base: stretch_encoder(tiny_sd_pipeline()), "model is of type StableDiffusionPipeline, .*'stretched'"),
+        (lambda base: load_encoder(None), "encoder is of type NoneType but must be a folder, a name or a Hub repo id"),
+        (
+            lambda base: stretch_encoder(tiny_sd_pipeline()),
+            "model is of type StableDiffusionPipeline but must be .*'stretched'",
+        ),
     ],
 )
 def test_what_is_of_another_kind_is_told_in_one_sentence(base_folder, use, sentence):

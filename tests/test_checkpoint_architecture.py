@@ -19,7 +19,7 @@ from tiny_checkpoints import (
 )
 
 from debias_sd.checkpoints import architecture
-from debias_sd.checkpoints.architecture import Architecture, open_clip_folder, settle_architecture
+from debias_sd.checkpoints.architecture import Architecture, open_clip_folder, resolve_architecture
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.checkpoints.layouts import Tower
 from debias_sd.checkpoints.reading import Source
@@ -51,7 +51,7 @@ def settle(
     tower = Tower(layout, use, naming, text, {name: torch.empty(1280) for name in image}, None, {}, custom)
     source = Source(name="file", format="safetensors", tensors={}, sha256={})
     told = {"heads": None, "activation": None, "architecture": None, "image_tower": False} | options
-    return settle_architecture(source, tower, **told)
+    return resolve_architecture(source, tower, **told)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -121,7 +121,7 @@ def test_what_a_file_cannot_tell_is_asked(width):
 
 def test_heads():
     assert settle(768, activation="gelu", heads=8).heads == 8
-    with pytest.raises(ValueError, match=r"has width 100, no multiple of 64; give its attention heads by --heads"):
+    with pytest.raises(ValueError, match=r"has width 100, not a multiple of 64; give its attention heads with --heads"):
         settle(100, activation="gelu")
     assert settle(100, activation="gelu", heads=5).heads == 5
     assert settle(1024, image=("visual.class_embedding",)).image_heads == 16  # ViT-H's 1280 by 80
@@ -203,5 +203,5 @@ def test_a_transformers_config_is_kept_and_can_be_overruled(tmp_path):
     assert (converted_features(kept.folder, ids) - converted_features(told.folder, ids)).abs().max() > 1e-3
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "silu"}))
-    with pytest.raises(ValueError, match=r"in uses the activation 'silu', allowed are quick_gelu and gelu"):
+    with pytest.raises(ValueError, match=r"in uses the activation 'silu', which must be quick_gelu or gelu"):
         convert_checkpoint(folder, tmp_path / "out")

@@ -195,7 +195,7 @@ def test_wrong_widths_and_quantised_tensors(model, tmp_path):
     wrong = {
         "ln_final.weight": (torch.zeros(65), r"ln_final\.weight is \[65\], expected \[64\]"),
         "positional_embedding": (torch.zeros(77, 32), r"expected"),
-        "token_embedding.weight": (state["token_embedding.weight"].char(), r"is torch\.int8, allowed are float32, "),
+        "token_embedding.weight": (state["token_embedding.weight"].char(), r"is torch\.int8 but must be float32 or "),
     }
     for name, (tensor, sentence) in wrong.items():
         path = save_safetensors(state | {name: tensor}, tmp_path / "in.safetensors")
@@ -239,11 +239,11 @@ def test_a_fault_leaves_what_was_there(file, tmp_path, monkeypatch):
 
 def test_choices_are_checked(file, tmp_path):
     for options, sentence in (
-        ({"target": "sd4"}, "target is 'sd4', allowed are sd1, sd2, sdxl, sdxl-2, sd3, flux, retrieval; correct it"),
-        ({"dtype": "int8"}, "dtype is 'int8', allowed are float32, float16, bfloat16; correct it"),
-        ({"positions": "both"}, "positions is 'both', allowed are trained and published; correct it"),
-        ({"activation": "relu"}, "activation is 'relu', allowed are quick_gelu and gelu; correct it"),
-        ({"heads": 7}, "heads is 7, the width 64 needs a divisor of it; correct --heads"),
+        ({"target": "sd4"}, "unknown target 'sd4'; it must be one of sd1, sd2, sdxl, sdxl-2, sd3, flux, retrieval"),
+        ({"dtype": "int8"}, "unknown dtype 'int8'; it must be one of float32, float16, bfloat16"),
+        ({"positions": "both"}, "positions is 'both' but must be trained or published"),
+        ({"activation": "relu"}, "unknown activation 'relu'; it must be quick_gelu or gelu"),
+        ({"heads": 7}, "heads is 7 but must divide the width 64; change --heads"),
         ({"heads": -1}, "heads is -1"),
         ({"part": 0}, "--part is 0, clip.safetensors holds 1; give 1 to 1"),
     ):

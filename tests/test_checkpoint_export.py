@@ -52,7 +52,7 @@ def test_a_missing_projection_is_named(copy, tmp_path, lacking):
         ("open_clip", "file", "is a file, open_clip reads a folder"),
         ("comfyui", "file/x.safetensors", "cannot be written"),
         ("open_clip", "file/x", "cannot be written"),
-        ("onnx", "x", "the target is 'onnx', allowed are comfyui, open_clip, long-clip; choose one"),
+        ("onnx", "x", "unknown target 'onnx'; it must be one of comfyui, open_clip, long-clip"),
     ],
 )
 def test_outputs_that_cannot_be_are_refused(clip, tmp_path, to, out, said):
@@ -115,7 +115,7 @@ def test_a_fault_is_one_sentence(tmp_path, capsys):
 def test_a_siglip_is_refused(copy, tmp_path, capsys):
     edit_json(copy / "config.json", model_type="siglip")
     code, _, err = call(capsys, copy, tmp_path / "out", "--to", "open_clip")
-    assert (code, "is of model_type 'siglip', allowed are 'clip' and 'clip_text_model'" in err) == (2, True)
+    assert (code, "has model_type 'siglip', which must be 'clip' or 'clip_text_model'" in err) == (2, True)
 
 
 def test_command_and_library_have_the_same_targets():

@@ -64,7 +64,7 @@ def test_a_state_dict_beside_other_tensors_is_found(tmp_path, state):
 
 def test_names_with_control_characters_are_shown_on_one_line(tmp_path, state):
     torch.save(state | {"bad\nkey\x1b[31m": torch.zeros(1)}, tmp_path / "a.pt")
-    assert "holds 'bad\\nkey\\x1b[31m', which is no part of" in refused(tmp_path / "a.pt", tmp_path / "out")
+    assert "holds 'bad\\nkey\\x1b[31m', which is not part of" in refused(tmp_path / "a.pt", tmp_path / "out")
     save_file({"only\nthis": torch.zeros(1)}, tmp_path / "a.safetensors")
     assert "('only\\nthis' first)" in refused(tmp_path / "a.safetensors", tmp_path / "out")
 

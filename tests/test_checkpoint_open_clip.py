@@ -124,7 +124,7 @@ def test_the_pictures_are_normalised_as_the_folder_says(copy, tmp_path):
     _, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'out'}")
     normalise = preprocess.transforms[-1]
     assert (tuple(normalise.mean), tuple(normalise.std)) == ((0, 0.1, 0.2), (1, 1, 1))
-    for broken, said in (('{"image_mean": [1, 2]}', "three numbers are needed"), ("[", "is no JSON object")):
+    for broken, said in (('{"image_mean": [1, 2]}', "but must be three numbers"), ("[", "is not a JSON object")):
         (copy / "preprocessor_config.json").write_text(broken)
         with pytest.raises(ValueError, match=said):
             export_encoder(copy, tmp_path / "other", to="open_clip")

@@ -146,15 +146,15 @@ def test_what_is_no_checkpoint(tmp_path):
     assert refused(path) == "FILE is empty (0 bytes); copy or download it again."  # case 25
     for content in (b"Weights are at https://example.org\n", b"<!DOCTYPE html>", b"\x00" * 100, b"{}"):
         path.write_bytes(content)
-        assert refused(path).startswith("FILE is no checkpoint (safetensors, torch or TorchScript)")
+        assert refused(path).startswith("FILE is not a checkpoint (safetensors, torch or TorchScript)")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    assert refused(path).startswith("FILE is a zip archive but no torch checkpoint")
+    assert refused(path).startswith("FILE is a zip archive but not a torch checkpoint")
     for content in ([STATE], {"epoch": 1}, {}, STATE["ln_final.bias"]):
         torch.save(content, path)
         assert "state_dict()" in refused(path)
     path.write_bytes(pickle.dumps({"a": 1}))
-    assert "nothing was run" in refused(path) or "no torch checkpoint" in refused(path)
+    assert "nothing was run" in refused(path) or "not a torch checkpoint" in refused(path)
 
 
 def test_folders(tmp_path):
@@ -165,7 +165,7 @@ def test_folders(tmp_path):
     (folder / "model.safetensors").unlink()
     assert "folder encoder holds no weights (model.safetensors, pytorch_model.bin, open_clip_" in refused(folder)
     (folder / "config.json").write_text('{"model_type": "siglip"}')
-    assert "of model_type 'siglip', allowed are 'clip' and 'clip_text_model'" in refused(folder)
+    assert "model_type 'siglip', which must be 'clip' or 'clip_text_model'" in refused(folder)
     (folder / "config.json").write_text("{")
     assert "is not readable JSON" in refused(folder)
     (folder / "config.json").unlink()
@@ -218,5 +218,5 @@ def test_names_that_lead_nowhere(name, tmp_path, monkeypatch, capsys):
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("debias-sd: error: ")
     is_id = name.count("/") == 1 and not name.startswith(".")
-    assert ("the hub did not give it" in err) == is_id
+    assert ("was not found locally or on the Hub" in err) == is_id
     assert not (tmp_path / "out").exists()

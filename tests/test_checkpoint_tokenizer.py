@@ -9,7 +9,7 @@ from tiny_checkpoints import clone, save_folder, save_safetensors, tiny_open_cli
 from transformers import CLIPTokenizer
 
 from debias_sd.checkpoints.convert import convert_checkpoint
-from debias_sd.checkpoints.tokenizer import clip_tokenizer, settle_tokenizer
+from debias_sd.checkpoints.tokenizer import clip_tokenizer, resolve_tokenizer
 from debias_sd.encoder import TextEncoder
 from debias_sd.shapes.tokenizer import build_tokenizer
 from debias_sd.tokens import tokenize
@@ -39,7 +39,7 @@ PAD_IDS = {"sd1": 49407, "sd2": 0, "sdxl": 49407, "sdxl-2": 0, "sd3": 49407, "fl
 
 @pytest.mark.parametrize("target", PAD_IDS)
 def test_the_pad_token_is_the_targets(target):
-    tokenizer, _ = settle_tokenizer(None, vocabulary=49408, positions=12, target=target)
+    tokenizer, _ = resolve_tokenizer(None, vocabulary=49408, positions=12, target=target)
     assert tokenizer(["a cat"], padding="max_length").input_ids[0][-1] == PAD_IDS[target]
 
 

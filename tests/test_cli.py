@@ -113,7 +113,7 @@ def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
         (("--encoder", "/no/such"), "encoder folder /no/such does not exist"),
         (("--encoder", "{models}/short"), "has 77 positions, 248 are needed"),
         (("--base", "/no/such"), "base folder /no/such does not exist"),
-        (("--base", "nobody-here/no-such-model"), "the hub did not give it"),
+        (("--base", "nobody-here/no-such-model"), "was not found locally or on the Hub"),
         (("--out", "{tmp}/cat.jpg"), "does not end in .png"),
         (("--out", "{tmp}/none/cat.png"), "its folder does not exist"),
         (("--out", "/proc/cat.png"), "output folder /proc cannot be written"),

@@ -173,7 +173,7 @@ def test_a_json_file_of_an_unknown_form_lists_its_keys_and_the_known_forms(pictu
     (pictures / "a.json").write_text(json.dumps(content, indent=1))
     for name in ("", "llava:", "json:"):
         with pytest.raises(
-            ValueError, match=rf"a.json has none of the known forms, {found}; known are a list of .*LLaVA"
+            ValueError, match=rf"a.json has none of the known forms, {found}; the known forms are a list of .*LLaVA"
         ):
             open_records(f"{name}{pictures / 'a.json'}")
 

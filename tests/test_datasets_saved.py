@@ -115,7 +115,7 @@ def test_broken_rows_are_faults_of_their_kind_and_a_run_replaces_them(pictures, 
     assert set(story["broken"]) <= {"empty file", "not a picture", "missing picture"}
     capsys.readouterr()
     assert main(arguments(tiny_settings(pictures / "none", **settings, train_data=f"datasets:{pictures}"))) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"train_encoder: {pictures} is no folder of datasets")
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"train_encoder: {pictures} is not a folder of datasets")
 
 
 def test_what_holds_no_pictures_is_one_sentence(pictures):
@@ -124,10 +124,10 @@ def test_what_holds_no_pictures_is_one_sentence(pictures):
     with pytest.raises(ValueError, match=r"^column image of data set .* holds List\(Image.*, one picture a row"):
         open_records(str(pictures / "lists"))
     rows_of([], []).save_to_disk(str(pictures / "empty"))
-    with pytest.raises(ValueError, match=r"^[^\n]* is no folder of datasets.save_to_disk, or an empty one"):
+    with pytest.raises(ValueError, match=r"^[^\n]* is not a folder of datasets.save_to_disk, or is an empty one"):
         open_records(str(pictures / "empty"))
     rows_of([str(pictures / "1.png")] * 4, TEXTS[:4]).save_to_disk(str(pictures / "half"))
     file = next((pictures / "half").glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"^[^\n]* is no folder of datasets.save_to_disk, or an empty one"):
+    with pytest.raises(ValueError, match=r"^[^\n]* is not a folder of datasets.save_to_disk, or is an empty one"):
         open_records(str(pictures / "half"))

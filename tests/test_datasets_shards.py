@@ -85,12 +85,12 @@ def test_shards_are_named_by_folder_glob_or_range(shards):
 def test_compressed_and_damaged_shards_are_named(shards):
     write_shard(shards / "z.tar", {"1.png": picture(1), "1.txt": "x"}, mode="w:gz")
     with pytest.raises(
-        ValueError, match=r"shard .*z.tar is no whole plain tar archive .*; unpack it if it is compressed"
+        ValueError, match=r"shard .*z.tar is not a complete, uncompressed tar archive .*; unpack it if it is compressed"
     ):
         read_shards(shards / "z.tar")
     content = (shards / "world-000.tar").read_bytes()
     (shards / "z.tar").write_bytes(content[: len(content) // 3])
-    with pytest.raises(ValueError, match=r"shard .*z.tar is no whole plain tar archive"):
+    with pytest.raises(ValueError, match=r"shard .*z.tar is not a complete, uncompressed tar archive"):
         read_shards(shards / "z.tar")
 
 

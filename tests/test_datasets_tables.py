@@ -69,7 +69,7 @@ def test_a_reader_travels_to_a_worker(pictures):
     ("content", "message"),
     [
         ("{", "line 1 of .* is not JSON; write one object per line.$"),
-        ("[1]", "line 1 of .* is no JSON object"),
+        ("[1]", "line 1 of .* is not a JSON object"),
         ('{"text": "a"}', "line 1 of .* lacks file_name or text, it has text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n{"text": "b"}', "object 2 of .* lacks file_name or text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n\n{"text', "line 3 of .* is not JSON"),
@@ -223,5 +223,5 @@ def test_a_saved_data_set_is_read_undecoded(pictures):
     assert captions(records) == [("Zero.",), ("Two.",)]
     assert records.left_out == {"no caption": 1}
     assert read_image(records[1].image, size=8)[0, 0].tolist() == [2, 0, 0]
-    with pytest.raises(ValueError, match=r"is no folder of datasets.save_to_disk"):
+    with pytest.raises(ValueError, match=r"is not a folder of datasets.save_to_disk"):
         read_saved(pictures)

@@ -215,7 +215,7 @@ def test_hostile_prompts_stay_in_their_folder():
     ("arguments", "sentence"),
     [
         (("--layout", "dpg", "--seeds", 1, 2), "--seeds are 2, DPG-Bench reads grids of 4 pictures; give four seeds."),
-        (("--layout", "geneval", "--seeds", 1, 1), "--seeds are [1, 1], allowed are different ones"),
+        (("--layout", "geneval", "--seeds", 1, 1), "--seeds are [1, 1] but must be different numbers"),
         (("--layout", "geneval", "--count", 0), "--count is 0, it must be 1 or more"),
         (("--layout", "dpg", "--batch", 0), "--batch is 0, it must be 1 or more"),
     ],

@@ -68,7 +68,7 @@ def test_a_picture_is_that_of_stock_diffusers_with_a_negative_prompt_and_a_size(
     assert np.array_equal(found[0], np.rint(255 * stock.images[0]).astype(np.uint8))
     assert found.shape[2] == 24
     assert steps == [1, 2]
-    assert not np.array_equal(found, pictures(variant, SHORT, **size))
+    assert not np.array_equal(found, pictures(variant, SHORT, steps=2, width=24, height=24))
 
 
 @pytest.mark.parametrize("feed", list(FEEDS))

@@ -94,7 +94,7 @@ def test_any_prompt_gives_a_picture_without_a_warning(base, prompt, caplog):
         ({"prompt": SHORT, "window": 2}, "window is 2,"),
         ({"prompt": ["a", "b"], "negative_prompt": ["c"]}, "2 prompts and 1 text for its negative are given"),
         ({"prompt": []}, "0 prompts"),
-        ({"prompt": [1]}, "of type int, allowed is str"),
+        ({"prompt": [1]}, "of type int but must be str"),
         ({"prompt": "a \udc80"}, "not valid text"),
     ],
 )

@@ -250,7 +250,7 @@ def test_siblings_of_sdxl(kind):
         ("sdxl", {"prompt_2": ["a", "b"]}, "1 prompt and 2 texts for another text encoder are given"),
         ("sdxl", {"negative_prompt_2": "b"}, "comes without negative_prompt; give both"),
         ("flux", {"clip_skip": 1}, "FLUX reads no layers of its CLIP encoder; leave clip_skip out"),
-        ("sd", {"clip_skip": 4}, "clip_skip is 4, this pipeline can leave out 0 to 3 layers"),
+        ("sd", {"clip_skip": 4}, "clip_skip is 4, this pipeline can skip 0 to 3 layers"),
         ("sdxl", {"clip_skip": 3}, "0 to 2 layers"),
         ("sd", {"clip_skip": -1}, "clip_skip is -1"),
         ("sd", {"clip_skip": 1, "negative_clip_skip": "all"}, "clip_skip is 'all'"),
@@ -259,9 +259,9 @@ def test_siblings_of_sdxl(kind):
         ("sdxl", {"pooled": "last"}, "pooled is 'last'"),
         ("sdxl", {"num_images_per_prompt": 0}, "num_images_per_prompt 0"),
         ("sdxl", {"num_images_per_prompt": True}, "num_images_per_prompt True"),
-        ("sd", {"weighting": "compel"}, "weighting is 'compel', allowed are None and 'a1111'"),
+        ("sd", {"weighting": "compel"}, "weighting is 'compel' but must be None or 'a1111'"),
         ("sd", {"window": "long"}, "window is 'long', this text encoder reads 3 to 77 tokens"),
-        ("sd", {"lora_scale": float("nan")}, "lora_scale is nan, allowed is any finite number"),
+        ("sd", {"lora_scale": float("nan")}, "lora_scale is nan but must be a finite number"),
     ],
 )
 def test_what_the_pipeline_cannot_take_is_one_sentence(pipes, family, arguments, sentence):

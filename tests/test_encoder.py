@@ -179,7 +179,7 @@ def test_an_encoder_folder_is_replaced_only_when_all_is_written(tmp_path, monkey
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds thesis.txt, which is no part of an encoder"):
+    with pytest.raises(ValueError, match=r"holds thesis.txt, which is not part of an encoder"):
         tiny_encoder().save(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.txt"]
 

@@ -58,7 +58,10 @@ FAULTS = {
     "other tokenizer": (other_tokenizer, "has 49,409 tokens and its encoder 49,408"),
     "end token": (lambda folder: edit_json(folder / "config.json", eos_token_id=7), "49407 .* eos_token_id 7"),
     "truncated": (truncate, "model.safetensors is truncated or damaged"),
-    "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "is truncated or damaged"),
+    "empty weights": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        "is empty .0 bytes.",
+    ),
     "lost tensor": (drop_tensor, "lacks 1 tensor of the text tower, .*final_layer_norm.bias first"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors does not exist"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json does not exist"),
@@ -82,15 +85,15 @@ FAULTS = {
     "flat positions": (flatten_positions, "has 1 dimension, 2 are needed"),
     "fp8": (
         quantise(torch.float8_e4m3fn),
-        "q_proj.weight of .* is torch.float8_e4m3fn, allowed are float32, float16 and",
+        "q_proj.weight of .* is torch.float8_e4m3fn but must be float32, float16 or",
     ),
     "int8": (
         quantise(torch.int8),
-        "q_proj.weight of .* is torch.int8, allowed are float32, .*; take unquantised weights",
+        "q_proj.weight of .* is torch.int8 but must be float32, .*; take unquantised weights",
     ),
     "fp8 positions": (
         quantise(torch.float8_e5m2, "text_model.embeddings.position_embedding.weight"),
-        "is torch.float8_e5m2, allowed are",
+        "is torch.float8_e5m2 but must be",
     ),
     "bad provenance": (lambda folder: (folder / "provenance.json").write_text("[1]"), "is not a JSON object"),
     "bad words": (lambda folder: (folder / "known_words.json").write_text("{}"), "is not a JSON list of words"),
@@ -117,7 +120,7 @@ def test_a_faulty_folder_is_told_in_one_sentence(fault, tmp_path):
         ("nowhere", "encoder folder nowhere does not exist"),
         ("./base", "encoder folder ./base does not exist"),
         (__file__, "is a file; give the folder"),
-        ("nobody-here/no-such-encoder", "the hub did not give it"),
+        ("nobody-here/no-such-encoder", "was not found locally or on the Hub"),
     ],
 )
 def test_an_encoder_that_is_nowhere_is_told_in_one_sentence(source, sentence):

@@ -74,11 +74,11 @@ def test_base_and_encoder_come_from_one_cache(places):
 @pytest.mark.parametrize(
     ("encoder", "options", "sentence"),
     [
-        ("some/encoder", {"revision": "v3"}, "the hub did not give it in revision v3"),
+        ("some/encoder", {"revision": "v3"}, "was not found locally or on the Hub in revision v3"),
         ("some/encoders", {"subfolder": "short"}, "encoder some/encoders has no folder short; correct subfolder"),
         ("stretched", {"subfolder": "long"}, "subfolder is that of an encoder in a folder or on the hub, and none is"),
         ("debias", {"subfolder": "long"}, "subfolder is that of an encoder in a folder or on the hub, and none is"),
-        ("some/nothing", {"token": "x"}, "encoder some/nothing is no local folder and the hub did not give it"),
+        ("some/nothing", {"token": "x"}, "encoder some/nothing was not found locally or on the Hub"),
     ],
 )
 def test_an_encoder_that_is_not_there_is_told(places, encoder, options, sentence):

@@ -139,7 +139,7 @@ def test_a_users_own_list_is_read_and_what_cannot_be_used_is_counted(tmp_path):
     ("rows", "message"),
     [
         ([*ROWS, "{"], "line 7 of .* is not JSON"),
-        ([*ROWS, "[1]"], "line 7 of .* is no JSON object"),
+        ([*ROWS, "[1]"], "line 7 of .* is not a JSON object"),
         ([{"true": ["x"]}], "names no picture"),
         ([{"image": "0.png", "true": "x"}], "'true' in line 1 of .* is no list of sentences"),
         (ROWS[:3], "has 3 pictures that can be read, 4 or more are needed"),

@@ -153,7 +153,7 @@ def test_half_precision_features_give_a_single_precision_loss() -> None:
 @pytest.mark.parametrize("weight", [-0.1, 1.5])
 def test_weight_out_of_range(weight: float) -> None:
     features = random_features(4, 8)
-    with pytest.raises(ValueError, match=f"short_weight is {weight}, allowed are 0 to 1"):
+    with pytest.raises(ValueError, match=f"short_weight is {weight} but must be from 0 to 1"):
         two_caption_loss(features, features, features, torch.tensor(1.0), short_weight=weight)
 
 

@@ -151,7 +151,7 @@ def test_without_weighting_nothing_is_read():
     prompt = "(cat:1.3) BREAK <lora:x:1> \\("
     assert read_markup(prompt, weighting=None) == Markup(((Piece(prompt, 1.0),),))
     assert read_markup(prompt, weighting="a1111") == parse_a1111(prompt)
-    with pytest.raises(ValueError, match="weighting is 'compel', allowed are None and 'a1111'; use one of them."):
+    with pytest.raises(ValueError, match="weighting is 'compel' but must be None or 'a1111'."):
         read_markup(prompt, weighting="compel")
 
 

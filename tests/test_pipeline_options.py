@@ -28,14 +28,14 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(
     ("base", "options", "told"),
     [
-        ("sd", {"safety_cheker": None}, "safety_cheker is no option of load_debias_pipeline(); did you mean safety"),
+        ("sd", {"safety_cheker": None}, "safety_cheker is not an option of load_debias_pipeline(); did you mean"),
         ("sd", {"requires_safty_checker": False}, "did you mean requires_safety_checker?"),
         ("sd", {"varient": "fp16"}, "did you mean variant?"),
         ("sd", {"local_file_only": True}, "did you mean local_files_only?"),
         ("sd", {"torch_dtyp": None}, "did you mean torch_dtype?"),
         ("sd", {"encoder_1": "stretched"}, "did you mean encoder"),
         ("sd", {"tokenizer_2": None}, "did you mean tokenizer?"),
-        ("sd", {"qqq": 1}, "no option of load_debias_pipeline() and no part of StableDiffusionPipeline; leave it out."),
+        ("sd", {"qqq": 1}, "not an option of load_debias_pipeline() or a component of StableDiffusionPipeline; leave"),
         ("sd", {"custom_pipeline": "somewhere", "trust_remote_cod": True}, "did you mean trust_remote_code?"),
         ("sdxl", {"add_watermaker": False}, "did you mean add_watermarker?"),
         ("sd.safetensors", {"safety_cheker": None}, "did you mean safety_checker?"),

@@ -70,7 +70,7 @@ def test_merge_equals_the_two_table_sum(table: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("keep", [-1, 76, 77])
 def test_keep_out_of_range(table: torch.Tensor, keep: int) -> None:
-    with pytest.raises(ValueError, match=f"keep is {keep} for a table of 77 positions, allowed are 0 to 75"):
+    with pytest.raises(ValueError, match=f"keep is {keep} for a table of 77 positions but must be from 0 to 75"):
         stretch_positions(table, keep=keep)
 
 

@@ -14,12 +14,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, PYTEST = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]
 PIN_LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 PINS = {canonicalize_name(name): Version(version) for name, _, version in (line.partition("==") for line in PIN_LINES)}
 DECLARED = [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
 INSTALLED_EXTRAS = {"app", "dev", "train"}  # what the Makefile installs
-TARGETS = ("demo", "app", "test", "test-all", "lint", "help", "clean")
+TARGETS = ("demo", "app", "test", "test-all", "lint", "types", "help", "clean")
 TARGETS += ("weights", "weights-quick", "results", "benchmark")
 
 
@@ -142,8 +143,24 @@ def test_an_unfit_python_is_told_in_one_sentence(tmp_path, refuses, sentence):
     assert not (tmp_path / "venv").exists()
 
 
-@pytest.mark.parametrize(("script", "command"), [(".ci/run", "test"), ("scripts/check", "lint")])
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [(".ci/run", "lint"), (".ci/run", "test"), *(("scripts/check", command) for command in ("lint", "types", "test"))],
+)
 def test_a_script_runs_make(script, command):
     path = ROOT / script
     assert os.access(path, os.X_OK)
     assert re.search(rf"\bmake --no-print-directory {command}$", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_shapes_and_doctests_are_checked_wherever_they_are_written():
+    """The shapes of signatures in each module that has them; pytest looks for doctests in each package."""
+    packages = ("debias_sd", "train_encoder", "train_unet", "app")
+    assert set(packages) <= set(PYTEST["testpaths"])
+    assert "--doctest-modules" in PYTEST["addopts"]
+    (checked,) = (option for option in PYTEST["addopts"] if option.startswith("--jaxtyping-packages="))
+    modules = [path.relative_to(ROOT) for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    shaped = [module for module in modules if re.search(r"^from jaxtyping", (ROOT / module).read_text(), re.MULTILINE)]
+    names = {".".join(module.with_suffix("").parts) for module in shaped}
+    names -= {"debias_sd.encoder", "debias_sd.prompts.batch"}  # they refuse wrong types in sentences of their own
+    assert sorted(names) == sorted(checked.partition("=")[2].removesuffix(",beartype.beartype").split(","))

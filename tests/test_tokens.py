@@ -157,7 +157,7 @@ def test_a_full_row_gets_no_front_pads(tokenizer: PreTrainedTokenizerBase) -> No
 
 @pytest.mark.parametrize("count", [-1, 10])
 def test_front_pads_out_of_range(ids: Tensor, count: int) -> None:
-    with pytest.raises(ValueError, match=f"row 0 asks for {count} front pads, allowed are 0 to 9"):
+    with pytest.raises(ValueError, match=f"row 0 asks for {count} front pads but has room for 9"):
         front_pad(ids, torch.tensor([count, 0, 0, 0]), pad_id=0, end_id=EOT)
 
 

@@ -113,7 +113,7 @@ def test_a_pipeline_shows_all_of_its_encoders(models, capsys):
         ((), "give one prompt"),
         (("  ",), "the prompt is empty"),
         (("a cat", "--encoder", "{listed}"), "is a whole pipeline; give it as --base, which reads all of"),
-        (("a cat", "--encoder", "{siglip}"), "model_type 'siglip', allowed are 'clip' and"),
+        (("a cat", "--encoder", "{siglip}"), "model_type 'siglip', which must be 'clip' or"),
         (("a cat", "--base", "{broken}"), "tokenizer files in {broken}/tokenizer_3 are damaged; copy them again."),
         (("a cat", "--base", "{listed}"), "is not a JSON object; copy the folder again."),
     ],

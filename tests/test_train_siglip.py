@@ -290,4 +290,4 @@ def test_no_stable_diffusion_takes_it(starts, capsys, tmp_path):
     with pytest.raises(ValueError, match="SigLIP is for retrieval, no Stable Diffusion reads its states; give the"):
         load_encoder(starts["siglip2"])
     assert debias_sd(["convert", str(starts["siglip2"]), str(tmp_path / "out")]) == 2
-    assert "is of model_type 'siglip', allowed are 'clip' and 'clip_text_model'" in capsys.readouterr().err
+    assert "has model_type 'siglip', which must be 'clip' or 'clip_text_model'" in capsys.readouterr().err

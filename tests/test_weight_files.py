@@ -68,10 +68,13 @@ FAULTY = {
     "html": (lambda path: path.write_text("\n<!DOCTYPE html><html></html>"), "but a web page under the name of a file"),
     "json": (lambda path: path.write_text('{\n  "metadata": {}, "weight_map": {}}'), "but JSON text, which holds no"),
     "gzip": (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(99)), "but a compressed archive; unpack it"),
-    "zip": (zip_of_text, "is a zip archive but no torch checkpoint; unpack it"),
+    "zip": (zip_of_text, "is a zip archive but not a torch checkpoint; unpack it"),
     "zeros": (lambda path: path.write_bytes(bytes(5000)), "but only zeros, as an interrupted download leaves them"),
     "empty": (lambda path: path.write_bytes(b""), "is empty .0 bytes.; copy or download it again"),
-    "picture": (lambda path: path.write_bytes(b"\x89PNG\r\n" + bytes(99)), "is no checkpoint .safetensors, torch or"),
+    "picture": (
+        lambda path: path.write_bytes(b"\x89PNG\r\n" + bytes(99)),
+        "is not a checkpoint .safetensors, torch",
+    ),
 }
 
 

@@ -43,7 +43,7 @@ class Architecture:
     notes: tuple[str, ...] = ()
 
 
-def settle_architecture(
+def resolve_architecture(
     source: Source,
     tower: Tower,
     *,
@@ -59,7 +59,7 @@ def settle_architecture(
     """
     width = tower.text["token_embedding.weight"].shape[-1]
     if activation is not None and activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}, allowed are {' and '.join(ACTIVATIONS)}; correct it.")
+        raise ValueError(f"unknown activation {activation!r}; it must be {' or '.join(ACTIVATIONS)}.")
     if source.config is not None:
         found = _from_transformers(source, tower)
     else:
@@ -72,9 +72,9 @@ def settle_architecture(
         found = Architecture(count, told, 1e-5, image_heads, told, 1e-5, notes)
     count, told = heads or found.heads, activation or found.activation
     if count < 1 or width % count:
-        raise ValueError(f"heads is {count}, the width {width} needs a divisor of it; correct --heads.")
+        raise ValueError(f"heads is {count} but must divide the width {width}; change --heads.")
     if told not in ACTIVATIONS:
-        raise ValueError(f"{source.name} uses the activation {told!r}, allowed are {' and '.join(ACTIVATIONS)}.")
+        raise ValueError(f"{source.name} uses the activation {told!r}, which must be {' or '.join(ACTIVATIONS)}.")
     image = found.image_activation if activation is None else activation
     return Architecture(count, told, found.epsilon, found.image_heads, image, found.image_epsilon, found.notes)
 
@@ -85,7 +85,9 @@ def _from_transformers(source: Source, tower: Tower) -> Architecture:
         image = CLIPVisionConfig.from_pretrained(source.folder) if tower.image else CLIPVisionConfig()
     except (OSError, TypeError, ValueError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"config.json of {source.name} is not a valid CLIP config ({reason}); correct it.") from error
+        raise ValueError(
+            f"config.json of {source.name} is not a valid CLIP config ({reason}); copy it again."
+        ) from error
     rows, width = tower.text["positional_embedding"].shape
     if rows != text.max_position_embeddings:
         raise ValueError(
@@ -164,13 +166,13 @@ def open_clip_folder(purpose: str) -> Path:
 def _usual_heads(source: Source, width: int) -> int:
     if width % HEAD:
         raise ValueError(
-            f"{source.name} has width {width}, no multiple of {HEAD}; give its attention heads by --heads."
+            f"{source.name} has width {width}, not a multiple of {HEAD}; give its attention heads with --heads."
         )
     return width // HEAD
 
 
 def _usual_activation(source: Source, tower: Tower, width: int) -> tuple[str, tuple[str, ...]]:
-    """Return the activation that a layout is known for, with a note where that is no proof."""
+    """Return the activation that a layout is known for, with a note where that is not certain."""
     if TRAINED in tower.text or tower.layout == "OpenAI CLIP" or tower.target in ("sd1", "sdxl", "sd3"):
         return "quick_gelu", ()
     if tower.target in ("sd2", "sdxl-2"):

@@ -4,7 +4,7 @@ A TorchScript file (OpenAI's official CLIP files are some) is a zip of raw stora
 pickle that says which attribute is which storage. `torch.jit.load` compiles that code; here only the pickle's structure
 is read: each of the archive's classes becomes an empty object, every name but the few below is refused, and no code of
 the archive is looked at. The names of the tensors are then those of `torch.jit.load(...).state_dict()`, and those of
-attributes that are no parameters (a causal mask).
+attributes that are not parameters (a causal mask).
 """
 
 import io

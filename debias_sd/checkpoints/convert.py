@@ -6,43 +6,19 @@ Read, find the text tower, settle what the file does not say, write, compare: th
 it computes what the checkpoint computes.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from debias_sd.checkpoints.architecture import settle_architecture
+from debias_sd.checkpoints.architecture import resolve_architecture
 from debias_sd.checkpoints.layouts import BIAS, TRAINED, Tower, find_tower
 from debias_sd.checkpoints.proof import prove
 from debias_sd.checkpoints.reading import Source, read_source
 from debias_sd.checkpoints.reference import count_blocks
-from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, settle_tokenizer
-from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, settle_weights
-from debias_sd.checkpoints.writing import class_of, left_out_of, write_model, write_story
+from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, resolve_tokenizer
+from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, resolve_weights
+from debias_sd.checkpoints.writing import Conversion, class_of, left_out_of, write_model, write_story
 from debias_sd.encoder_folder import replace_folder, tokenizer_folder
 
 _BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What a conversion found, chose, left out and proved."""
-
-    folder: Path
-    layout: str
-    model_class: str
-    width: int
-    layers: int
-    heads: int
-    positions: int
-    tables: str
-    """"trained" or "published" where the source had two position tables, else "one"."""
-    activation: str
-    dtype: str
-    target: str | None
-    pad_id: int
-    tokenizer: str
-    left_out: dict[str, int]
-    notes: tuple[str, ...]
-    differences: dict[str, float]
 
 
 def convert_checkpoint(
@@ -75,13 +51,13 @@ def convert_checkpoint(
     """
     for noun, value, allowed in (("target", target, TARGETS), ("dtype", dtype, DTYPES)):
         if value is not None and value not in allowed:
-            raise ValueError(f"{noun} is {value!r}, allowed are {', '.join(allowed)}; correct it.")
+            raise ValueError(f"unknown {noun} {value!r}; it must be one of {', '.join(allowed)}.")
     folder, origin = Path(target_folder).expanduser(), Path(source).expanduser().resolve()
     if folder.resolve() in (origin, *origin.parents):
         raise ValueError(f"output {folder} holds the checkpoint itself, which would be lost; give another folder.")
     read = read_source(source)
     tower = find_tower(read, part=part)
-    known = settle_architecture(
+    known = resolve_architecture(
         read, tower, heads=heads, activation=activation, architecture=architecture, image_tower=image_tower
     )
     vocabulary, width = tower.text["token_embedding.weight"].shape
@@ -89,12 +65,12 @@ def convert_checkpoint(
     # A whole OpenCLIP ViT-H keeps its last layer unless it is told that Stable Diffusion 2.x is to read it.
     usual = "retrieval" if count_blocks(tower.text, "") == SD2_LAYERS else _BY_WIDTH.get(width, "retrieval")
     use = target or tower.target or (None if files is not None else usual)
-    weights = settle_weights(
+    weights = resolve_weights(
         read.name, tower, target=target or tower.target, positions=positions, positions_needed=positions_needed,
         stretch=stretch, image_tower=image_tower, dtype=dtype,
     )  # fmt: skip
     rows = len(weights.written["positional_embedding"])
-    words, of_words = settle_tokenizer(files, vocabulary=vocabulary, positions=rows, target=use)
+    words, of_words = resolve_tokenizer(files, vocabulary=vocabulary, positions=rows, target=use)
     differences: dict[str, float] = {}
     result = Conversion(
         folder=folder, layout=tower.layout, model_class=class_of(weights), width=width,

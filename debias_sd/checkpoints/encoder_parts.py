@@ -55,7 +55,7 @@ class EncoderParts:
         found = [list(stated.get(name) or values) for name, values in zip(names, default, strict=True)]
         for name, values in zip(names, found, strict=True):
             if len(values) != 3 or not all(isinstance(value, int | float) for value in values):
-                raise ValueError(f"{name} in {path} is {values}, three numbers are needed; correct it.")
+                raise ValueError(f"{name} in {path} is {values} but must be three numbers; copy it again.")
         return found[0], found[1]
 
 
@@ -85,7 +85,7 @@ def _read_object(path: Path) -> dict[str, object]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no JSON object; correct or delete it.")
+        raise ValueError(f"{path} is not a JSON object; mend or delete it.")
     return content
 
 
@@ -95,7 +95,7 @@ def _read_vision(folder: Path, state: State) -> CLIPVisionConfig:
         config = CLIPVisionConfig.from_pretrained(folder)
     except (OSError, TypeError, ValueError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"vision_config in {folder}/config.json is not valid ({reason}); correct it.") from error
+        raise ValueError(f"vision_config in {folder}/config.json is not valid ({reason}); copy it again.") from error
     width, channels, patch = state["visual.conv1.weight"].shape[:3]
     mlps = [len(tensor) for name, tensor in state.items() if name.endswith(".mlp.c_fc.bias")]
     facts = {

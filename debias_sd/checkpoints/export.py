@@ -56,7 +56,7 @@ def export_encoder(source: str | Path, out: str | Path, *, to: Target, image_tow
     Raises ValueError with one sentence for what the target cannot hold and for what cannot be written.
     """
     if to not in TARGETS:
-        raise ValueError(f"the target is {to!r}, allowed are {', '.join(TARGETS)}; choose one.")
+        raise ValueError(f"unknown target {to!r}; it must be one of {', '.join(TARGETS)}.")
     out = Path(out).expanduser()
     parts = read_parts(source)
     _check_output(out, parts.folder, to)
@@ -120,7 +120,7 @@ def _long_clip(parts: EncoderParts, image_tower: bool) -> tuple[State, tuple[str
 
 
 def _need_both_towers(parts: EncoderParts, target: str) -> None:
-    """Raise ValueError for an encoder that is no whole CLIP."""
+    """Raise ValueError for an encoder that is not a whole CLIP."""
     whole = parts.text | parts.image
     nouns = {"visual.conv1.weight": "image tower", "text_projection": "text projection"}
     nouns |= {"visual.proj": "image projection", "logit_scale": "logit scale"}

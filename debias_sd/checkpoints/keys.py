@@ -233,7 +233,7 @@ class _Check:
         if self.left:
             raise ValueError(
                 f"the {self.tower.noun} holds an unknown tensor, {shown(min(self.left.values()))} ({len(self.left)} in "
-                "all); take out what is no part of a CLIP model."
+                "all); remove what does not belong to a CLIP model."
             )
 
     def _expected(self, shape: tuple[str, ...], times: int) -> str:

@@ -1,6 +1,6 @@
 """What lies where in a checkpoint: its text tower in OpenAI's naming, and a name for everything that is left out.
 
-The layout is told by keys. Every text tower of the CLIP family holds one `token_embedding.weight`; what stands in front
+The layout is told by keys. Every text tower of the CLIP family holds one `token_embedding.weight`; what comes in front
 of it says the naming (OpenAI's, transformers' with or without `text_model.`) and the place (a bare state dict, a
 training checkpoint, one of the encoders of a Stable Diffusion file). Each other key belongs to the tower, to a group
 that `left_out` counts, or is an error.
@@ -27,7 +27,7 @@ _IMAGE = ("visual.", "vision_model.", "visual_projection.")
 _CONSTANTS = re.compile(
     r"(.*\.)?(attn_mask|position_ids|input_resolution|context_length|vocab_size|image_mean|image_std)"
 )
-# What may stand around a text tower, by full key.
+# What may surround a text tower, by full key.
 _AROUND = (
     ("UNet or transformer", re.compile(r"model\.diffusion_model\.")),
     ("VAE", re.compile(r"(first_stage_model|vae)\.")),
@@ -60,14 +60,14 @@ _REFUSED = (
 
 
 class _Place(NamedTuple):
-    """One text tower in a checkpoint: what stands in front of its keys, and its naming."""
+    """One text tower in a checkpoint: the prefix of its keys, and its naming."""
 
     prefix: str
     naming: str  # "openai", "text_model" or "flat"
 
     @property
     def root(self) -> str:
-        """What stands in front of the keys of the whole CLIP that the tower belongs to."""
+        """The prefix of the keys of the whole CLIP that the tower belongs to."""
         return self.prefix.removesuffix("text.") if self.naming == "openai" else self.prefix
 
     @property
@@ -81,7 +81,7 @@ class Tower:
 
     layout: str
     target: str | None
-    """What the place says of its use: sd1, sd2, sdxl, sdxl-2, sd3; None for a bare CLIP."""
+    """The use that its place implies: sd1, sd2, sdxl, sdxl-2, sd3; None for a bare CLIP."""
     naming: str
     """Of the source: openai, text_model or flat."""
     text: State
@@ -90,7 +90,7 @@ class Tower:
     """The image tower by the source's own keys; empty when it has none."""
     logit_scale: Tensor | None
     left_out: dict[str, int]
-    """Groups of the source that are no part of either tower, with the number of their tensors."""
+    """Groups of the source that belong to neither tower, with the number of their tensors."""
     custom_text: bool = False
     """Whether the tower's keys start with `text.`, open_clip's custom-text layout."""
 
@@ -118,7 +118,7 @@ def find_tower(source: Source, *, part: int | None = None) -> Tower:
             logit_scale = tensor
         elif group is None:
             raise ValueError(
-                f"{source.name} holds {shown(key)}, which is no part of a CLIP model or of a Stable Diffusion file; "
+                f"{source.name} holds {shown(key)}, which is not part of a CLIP model or of a Stable Diffusion file; "
                 "take it out of the file, or give the text encoder alone."
             )
         else:

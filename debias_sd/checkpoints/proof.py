@@ -73,7 +73,7 @@ def _difference(name: str, found: Tensor, expected: Tensor) -> float:
     limit = LIMIT * max(1.0, expected.abs().max().item())
     if not difference <= limit:  # a NaN is above every limit
         raise ValueError(
-            f"the converted encoder differs from its checkpoint by {difference:.2g} in {name}, allowed is {limit:.2g}; "
+            f"the converted encoder differs from its checkpoint by {difference:.2g} in {name}, more than {limit:.2g}; "
             "nothing was written, please report this checkpoint."
         )
     return difference

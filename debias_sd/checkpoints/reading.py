@@ -56,7 +56,7 @@ class Source:
 def read_source(source: str | Path) -> Source:
     """Read a checkpoint file, a transformers or open_clip folder, or a hub id.
 
-    Raises ValueError with one sentence for everything that is no checkpoint, is damaged, or could run code.
+    Raises ValueError with one sentence for everything that is not a checkpoint, is damaged, or could run code.
     """
     name, path = str(source), Path(source).expanduser()
     if path.is_dir():
@@ -77,7 +77,7 @@ def _download(name: str) -> Path:
             folder = Path(snapshot_download(name, allow_patterns=[*_HUB, *_HUB_PICKLES]))
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"checkpoint {name} is no local file or folder and the hub did not give it ({type(error).__name__}); check "
+            f"checkpoint {name} was not found locally or on the Hub ({type(error).__name__}); check "
             "the name, the network and HF_HUB_OFFLINE."
         ) from error
     return folder
@@ -115,7 +115,7 @@ def _read_clip_config(folder: Path) -> dict[str, object]:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ("clip", "clip_text_model"):
         raise ValueError(
-            f"config.json in {folder} is of model_type {kind!r}, allowed are 'clip' and 'clip_text_model'; give a CLIP "
+            f"config.json in {folder} has model_type {kind!r}, which must be 'clip' or 'clip_text_model'; give a CLIP "
             "model."
         )
     return config
@@ -152,7 +152,7 @@ def _read_archive(path: Path) -> Mapping[str, Tensor]:
         return read_torchscript(path)
     except pickle.UnpicklingError as error:
         raise could_run(path, error) from error
-    except Exception as error:  # whatever unpickling and slicing raise on bytes that are no archive
+    except Exception as error:  # whatever unpickling and slicing raise on bytes that are not an archive
         raise ValueError(f"{path} is a damaged TorchScript archive; copy or download it again.") from error
 
 

@@ -2,7 +2,7 @@
 
 The pad token belongs to what the encoder is for. Stable Diffusion 1.x, the first encoder of XL and 3 and FLUX pad with
 the end token, 49407; Stable Diffusion 2.x, the second encoder of XL and 3, and CLIP's own retrieval pad with id 0, "!".
-Under the causal mask only the states behind the end token differ, and the UNet attends to those. Where "!" is the pad,
+Under the causal mask only the states after the end token differ, and the UNet attends to those. Where "!" is the pad,
 stock transformers would read every "!" of a text as one; so special tokens in texts are spelled out, by themselves.
 """
 
@@ -22,7 +22,7 @@ TARGETS = {"sd1": None, "sd2": 0, "sdxl": None, "sdxl-2": 0, "sd3": None, "flux"
 _MERGES = 49152 - 256 - 2  # what OpenAI's tokenizer takes of the file
 
 
-def settle_tokenizer(
+def resolve_tokenizer(
     folder: Path | None, *, vocabulary: int, positions: int, target: str | None
 ) -> tuple[PreTrainedTokenizerBase, str]:
     """Return the tokenizer, reading `positions` tokens and padding as `target` does, and where it comes from.

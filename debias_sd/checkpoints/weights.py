@@ -34,7 +34,7 @@ class Weights(NamedTuple):
     notes: tuple[str, ...]
 
 
-def settle_weights(
+def resolve_weights(
     name: str,
     tower: Tower,
     *,
@@ -80,14 +80,14 @@ def settle_weights(
         last = f"transformer.resblocks.{layers}."
         written = {key: one for key, one in written.items() if not key.startswith(last) and key != "text_projection"}
         notes.append(
-            f"layer {SD2_LAYERS} and the projection behind it left out: Stable Diffusion 2.x reads layer {layers}"
+            f"layer {SD2_LAYERS} and the projection after it left out: Stable Diffusion 2.x reads layer {layers}"
         )
     return Weights(source, written, image, layers, text_dtype, tuple(notes))
 
 
 def _table_choice(name: str, text: State, positions: str) -> State:
     if positions not in TABLES:
-        raise ValueError(f"positions is {positions!r}, allowed are {' and '.join(TABLES)}; correct it.")
+        raise ValueError(f"positions is {positions!r} but must be {' or '.join(TABLES)}.")
     if positions == "trained":
         return text
     if TRAINED not in text:
@@ -129,8 +129,8 @@ def _cast(name: str, state: State, dtype: torch.dtype | None) -> State:
     """Return `state` in one dtype, the widest of its own unless told, each tensor with memory of its own."""
     for key, tensor in state.items():
         if tensor.dtype not in (*DTYPES.values(), torch.float64):
-            allowed = ", ".join(DTYPES)
-            raise ValueError(f"{key} of {name} is {tensor.dtype}, allowed are {allowed}; give an unquantised file.")
+            allowed = " or ".join(DTYPES)
+            raise ValueError(f"{key} of {name} is {tensor.dtype} but must be {allowed}; give an unquantised file.")
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{key} of {name} holds NaN or infinite values; the checkpoint is broken, give another.")
     if dtype is None and state:

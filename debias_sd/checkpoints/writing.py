@@ -3,10 +3,9 @@
 import json
 import math
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
@@ -19,15 +18,35 @@ from debias_sd.checkpoints.reading import Source
 from debias_sd.checkpoints.reference import count_blocks
 from debias_sd.checkpoints.weights import Weights
 
-if TYPE_CHECKING:
-    from debias_sd.checkpoints.convert import Conversion
-
 # OpenAI's image preprocessing (clip/clip.py), as transformers writes it.
 _PREPROCESSOR = {
     "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "resample": 3,
     "do_center_crop": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion found, chose, left out and proved."""
+
+    folder: Path
+    layout: str
+    model_class: str
+    width: int
+    layers: int
+    heads: int
+    positions: int
+    tables: str
+    """"trained" or "published" where the source had two position tables, else "one"."""
+    activation: str
+    dtype: str
+    target: str | None
+    pad_id: int
+    tokenizer: str
+    left_out: dict[str, int]
+    notes: tuple[str, ...]
+    differences: dict[str, float]
 
 
 def class_of(weights: Weights) -> str:
@@ -131,7 +150,7 @@ def _write_preprocessor(folder: Path, source: Source, size: int) -> None:
     _write_json(folder / name, _PREPROCESSOR | sizes | pixels)
 
 
-def write_story(folder: Path, source: Source, result: "Conversion") -> None:
+def write_story(folder: Path, source: Source, result: Conversion) -> None:
     """Write provenance.json: what the folder was made of, each choice, and how far it is from its source."""
     found = asdict(result)
     chosen = (

@@ -94,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.samples < 1:
         raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
     if not 0 <= arguments.seed < 2**63:
-        raise ValueError(f"--seed is {arguments.seed}, allowed are 0 to 2**63 - 1; correct it.")
+        raise ValueError(f"--seed is {arguments.seed} but must be from 0 to 2**63 - 1.")
 
 
 def _known(arguments: argparse.Namespace) -> Known:

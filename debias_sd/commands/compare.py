@@ -10,8 +10,8 @@ from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_un
 from debias_sd.commands.sampling import (
     add_negative_arguments,
     add_sampling_arguments,
-    settle_guidance,
-    settle_sampling,
+    resolve_guidance,
+    resolve_sampling,
 )
 from debias_sd.commands.terminal import quiet_loading, say, say_json
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = read_names(arguments.encoders or default_names(arguments.base), flag="--encoders")
     encoders = {name: load_named(source, base=arguments.base, flag="--encoders") for name, source in names.items()}
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
-    settle_guidance(arguments, base)
+    resolve_guidance(arguments, base)
     with tqdm(total=len(encoders) + 1, desc="pictures", delay=3, leave=False) as bar:
 
         def drawing(name: str) -> None:
@@ -97,7 +97,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     out = Path(arguments.out).expanduser()
     if out.suffix.lower() != ".png":
         raise ValueError(f"output {out} does not end in .png; the comparison is one PNG picture.")
-    settle_sampling(arguments)
+    resolve_sampling(arguments)
     if arguments.size is not None and (arguments.base is None or arguments.size < 8 or arguments.size % 8):
         raise ValueError(
             f"--size is {arguments.size}, a multiple of 8 is needed, and a --base: the embedded one draws 48 x 48."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.terminal import quiet_loading, say, warn
 
 if TYPE_CHECKING:
-    from debias_sd.checkpoints.convert import Conversion
+    from debias_sd.checkpoints.writing import Conversion
 
 HELP = "make an encoder folder of a CLIP checkpoint"
 TARGETS = ("sd1", "sd2", "sdxl", "sdxl-2", "sd3", "flux", "retrieval")
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines_of(result: "Conversion") -> list[str]:
-    """Return what the command says of a conversion."""
+    """Return what the command reports about a conversion."""
     tables = "" if result.tables == "one" else f" (two tables, {result.tables})"
     left_out = ", ".join(f"{name} ({count})" for name, count in sorted(result.left_out.items()))
     worst = max(result.differences, key=result.differences.__getitem__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
 from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import add_sampling_arguments, settle_guidance, settle_sampling
+from debias_sd.commands.sampling import add_sampling_arguments, resolve_guidance, resolve_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 from debias_sd.drawing import FEEDS
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int, nargs="+", metavar="N", help="of every prompt (default: 0, 1, ...: 4, 4, 10)"
     )
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)  # what settle_sampling checks
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)  # what resolve_sampling checks
     parser.add_argument("--count", type=int, help="the first so many prompts")
     add_sampling_arguments(parser)
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="pictures of a prompt at a time (default 1)")
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import check_writable
 
-    settle_sampling(arguments)
+    resolve_sampling(arguments)
     layout = LAYOUTS[arguments.layout]
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for all prompts.")
@@ -124,7 +124,7 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     if arguments.batch < 1:
         raise ValueError(f"--batch is {arguments.batch}, it must be 1 or more; leave it out for one at a time.")
     if min(seeds) < 0 or max(seeds) >= 2**63 or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds are {seeds}, allowed are different ones of 0 to 2**63 - 1; correct them.")
+        raise ValueError(f"--seeds are {seeds} but must be different numbers from 0 to 2**63 - 1.")
     return seeds
 
 
@@ -140,7 +140,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
     name = arguments.encoder or (ENCODER if arguments.base is None else OWN)
     encoder = load_named(name, base=arguments.base, flag="--encoder")
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
-    settle_guidance(arguments, base)
+    resolve_guidance(arguments, base)
     variants = variants_of(base, "set", encoder)
     variant = variants.get(arguments.past_77) or variants["windows"]  # a long encoder has that one alone
     common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)

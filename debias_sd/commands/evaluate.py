@@ -14,7 +14,7 @@ from pathlib import Path
 
 from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
 from debias_sd.commands.encoder_names import SOURCE, STRETCHED, check_spelling, read_names
-from debias_sd.commands.sampling import add_sampling_arguments, settle_sampling
+from debias_sd.commands.sampling import add_sampling_arguments, resolve_sampling
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_sources(encoders, arguments.kind)
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
-    settle_sampling(arguments)
+    resolve_sampling(arguments)
     kind, measure = _measure_of(arguments)
     check_writable(arguments.out)
     quiet_loading()

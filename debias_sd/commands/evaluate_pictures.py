@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.encoder_names import hash_named, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import settle_guidance
+from debias_sd.commands.sampling import resolve_guidance
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 
@@ -77,7 +77,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         _warn_of_marks(load())
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     _check_judges(arguments, base)
-    settle_guidance(arguments, base)
+    resolve_guidance(arguments, base)
     sampling = Sampling(arguments.steps, arguments.guidance_scale, batch)
     load = functools.partial(load_named, base=arguments.base, flag="--encoder")
     for name, source in encoders.items():  # faults of one are told before the others are drawn

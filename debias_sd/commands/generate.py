@@ -13,8 +13,8 @@ from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_un
 from debias_sd.commands.sampling import (
     add_negative_arguments,
     add_sampling_arguments,
-    settle_guidance,
-    settle_sampling,
+    resolve_guidance,
+    resolve_sampling,
 )
 from debias_sd.commands.terminal import quiet_loading, say
 from debias_sd.counts import count_of
@@ -71,13 +71,13 @@ def _tokens(text: str) -> int | str:
     try:
         return text if text == "auto" else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens; give one, such as 77, or auto.") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens; give one, as 77, or auto.") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the picture; ValueError for every fault of the user's, before anything is written."""
     prompt = read_prompt(arguments)
-    settle_sampling(arguments)
+    resolve_sampling(arguments)
     out = _checked_output(arguments)
     from debias_sd.encoder import TextEncoder
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.base, name if name == OWN else encoder, encoder_2=arguments.encoder_2, torch_dtype=dtype
     ).to(device)
     _check_draws_from_text(pipe)
-    settle_guidance(arguments, pipe)
+    resolve_guidance(arguments, pipe)
     reading = {"window": arguments.window, "weighting": arguments.weighting}
     embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, **reading)
     window = _window_of(pipe, [prompt, arguments.negative_prompt], **reading)
@@ -176,7 +176,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     except OSError as error:
         raise ValueError(f"output folder {out.parent} cannot be written ({error.strerror}); give another.") from error
     if arguments.scale is not None and not 1 <= arguments.scale <= LARGEST_SCALE:
-        raise ValueError(f"--scale is {arguments.scale}, allowed are 1 to {LARGEST_SCALE}; correct it.")
+        raise ValueError(f"--scale is {arguments.scale} but must be from 1 to {LARGEST_SCALE}.")
     return out
 
 

@@ -32,7 +32,7 @@ def add_negative_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle_sampling(arguments: argparse.Namespace) -> None:
+def resolve_sampling(arguments: argparse.Namespace) -> None:
     """Fill in the steps that were not given, and check them, the guidance and the seed before anything is loaded."""
     defaults = EMBEDDED if arguments.base is None else REAL
     arguments.steps = defaults["steps"] if arguments.steps is None else arguments.steps
@@ -46,7 +46,7 @@ def settle_sampling(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--seed is {arguments.seed}, must be 0 to 2**63 - 1.")
 
 
-def settle_guidance(arguments: argparse.Namespace, pipe: object) -> None:
+def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
     """Fill in the guidance that was not given, by the pipeline; ValueError for one that the pipeline does not use."""
     from debias_sd.pipelines.guidance import check_guidance, default_guidance, reads_guidance
 

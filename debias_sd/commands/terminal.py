@@ -27,7 +27,7 @@ class _Descriptor(io.FileIO):
 def open_terminal() -> None:
     """Make printing safe in this process: no character, closed pipe or full disk raises. Every `main` calls it first.
 
-    What the output's encoding lacks becomes "?". Results are in their files by then, and hours of work behind them.
+    What the output's encoding lacks becomes "?". Results are in their files by then, and hours of work are in them.
     """
     sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
 
@@ -53,7 +53,7 @@ def _safe(stream: io.TextIOBase | None) -> io.TextIOBase:
 
 
 def _raw(stream: io.TextIOBase) -> object:
-    """Return the descriptor that one of Python's own streams writes to, None for what stands in its place."""
+    """Return the descriptor that one of Python's own streams writes to, None for what replaces it."""
     buffer = stream.buffer if type(stream) is io.TextIOWrapper else None
     return getattr(buffer, "raw", buffer)
 

@@ -1,4 +1,4 @@
-"""What a text encoder reads of a prompt, as lines for a terminal: a bar for each length, and the text behind it."""
+"""What a text encoder reads of a prompt, as lines for a terminal: a bar for each length, and the text after it."""
 
 import os
 import sys

@@ -19,7 +19,7 @@ _PLACES = ("docci_descriptions.jsonlines", "docci/docci_descriptions.jsonlines")
 
 
 def read_docci(root: str | Path, *, split: str = "test", image_root: str | Path | None = None) -> ListedRecords:
-    """Read the folder (or the file itself); ValueError names a line that is no record."""
+    """Read the folder (or the file itself); ValueError names a line that is not a record."""
     path = Path(root)
     path = find_place(path, _PLACES, what="DOCCI") if path.is_dir() else path
     check_file(path, what="DOCCI's file")

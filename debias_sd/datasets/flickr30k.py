@@ -33,7 +33,7 @@ def read_flickr30k(root: str | Path, *, test: bool = False, image_root: str | Pa
     check_file(path, what="Flickr30k's file")
     readers = {".json": _read_karpathy, ".csv": _read_csv, ".token": _read_token}
     if path.suffix not in readers:
-        raise ValueError(f"{path} is no file of Flickr30k, known are {', '.join(_PLACES)}; name one of them.")
+        raise ValueError(f"{path} is not a file of Flickr30k; name one of {', '.join(_PLACES)}.")
     if test and path.suffix == ".token":
         raise ValueError(f"{path} does not say which pictures are the test split; name dataset_flickr30k.json instead.")
     images = Path(image_root) if image_root is not None else find_place(path.parent, _IMAGES, what="Flickr30k")

@@ -79,7 +79,7 @@ def check_form(path: Path, first: list[Any], wanted: tuple[str, ...]) -> None:
         names = [value[0] for value in first if isinstance(value, tuple)] or list(names)
         kinds = "objects without keys" if isinstance(first[0], dict) else f"{type(first[0]).__name__}, no objects"
         found = f"its keys are {list_names(names)}" if names else f"it holds {kinds}"
-        raise ValueError(f"{path} has none of the known forms, {found}; known are {FORMS}.")
+        raise ValueError(f"{path} has none of the known forms, {found}; the known forms are {FORMS}.")
 
 
 def _is_by_file(first: list[Any]) -> bool:

@@ -25,7 +25,7 @@ _BETWEEN = re.compile(r"[ \t\r\n]*(?:(,)[ \t\r\n]*|([\]}]))")
 
 
 class Element(NamedTuple):
-    """Where an element lies, what it is and the byte in the file of the first character that is no text, or None.
+    """Where an element lies, what it is and the byte in the file of the first character that is not text, or None.
 
     Of a list: its value. Of an object: a pair (name, value), which lies at `"name": value`.
     """
@@ -153,7 +153,7 @@ class _Source:
         return bool(added)
 
     def fail(self, position: int, count: int) -> NoReturn:
-        """ValueError: the place where the file is no JSON, or that it ends early."""
+        """ValueError: the place where the file is not JSON, or that it ends early."""
         text = self.text.rstrip()
         if self._is_whole and not text.endswith(("]", "}")):
             raise ValueError(f"{self.path} ends within its list, after {count_of(count, 'record')}; copy it again.")

@@ -60,7 +60,7 @@ def parse_object(line: str, *, number: int, path: Path) -> dict[str, Any]:
     except ValueError:
         raise ValueError(f"line {number} of {path} is not JSON; write one object per line.") from None
     if not isinstance(row, dict):
-        raise ValueError(f"line {number} of {path} is no JSON object; write one object per line.")
+        raise ValueError(f"line {number} of {path} is not a JSON object; write one object per line.")
     return row
 
 

@@ -109,7 +109,7 @@ def group_rows(pictures: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | No
 
 
 def places_of(bounds: np.ndarray | None, index: int, count: int) -> range:
-    """The places of the rows of record `index` among `count`; IndexError behind the last."""
+    """The places of the rows of record `index` among `count`; IndexError after the last."""
     index = range(count)[index]
     return range(index, index + 1) if bounds is None else range(int(bounds[index]), int(bounds[index + 1]))
 

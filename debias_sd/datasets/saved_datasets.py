@@ -108,7 +108,7 @@ def read_saved(
 ) -> SavedDataset:
     """Open the folder of a Dataset, or the `train` split (else the only one) of a DatasetDict.
 
-    ValueError with one sentence when the library is not installed or the folder is no saved data set.
+    ValueError with one sentence when the library is not installed or the folder is not a saved data set.
     """
     try:
         import datasets
@@ -119,7 +119,7 @@ def read_saved(
         rows = datasets.load_from_disk(str(root))
     except (OSError, ValueError, LookupError) as error:  # LookupError: no rows at all, or notes without their keys
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{root} is no folder of datasets.save_to_disk, or an empty one ({first}).") from None
+        raise ValueError(f"{root} is not a folder of datasets.save_to_disk, or is an empty one ({first}).") from None
     if isinstance(rows, dict):
         if "train" not in rows and len(rows) != 1:
             raise ValueError(f"{root} has the splits {', '.join(rows)}; name the folder of one, as {root}/NAME.")

@@ -176,7 +176,8 @@ def _samples(path: Path) -> Iterator[tuple[str, Members]]:
                 members[suffix] = (member.offset_data, member.size)
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(
-            f"shard {path} is no whole plain tar archive ({error}); unpack it if it is compressed, else copy it again."
+            f"shard {path} is not a complete, uncompressed tar archive ({error}); unpack it if it is "
+            "compressed, else copy it again."
         ) from None
     if members:
         yield name, members

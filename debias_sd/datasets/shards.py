@@ -97,8 +97,8 @@ def read_shards(
     """Open the archives that `pattern` names: a file, a folder, a glob, or `name-{000..123}.tar`.
 
     The columns are names in a sample's JSON. A caption column that is named is read even where a `.txt` stands beside
-    the JSON. ValueError when there are no archives, or one is compressed, damaged or no archive, and when no JSON has
-    a named column.
+    the JSON. ValueError when there are no archives, or one is compressed, damaged or not an archive, and when no JSON
+    has a named column.
     """
     paths = find_shards(str(pattern))
     times = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]

@@ -69,7 +69,7 @@ def read_heading(path: Path) -> tuple[str, list[str]]:
     try:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
     except csv.Error as error:
-        raise ValueError(f"the heading of table {path} cannot be read ({error}); correct it.") from None
+        raise ValueError(f"the heading of table {path} cannot be read ({error}); mend it.") from None
     if not any(names):
         raise ValueError(f"table {path} has no heading; write the names of the columns on its first line.")
     twice = [name for name, count in Counter(names).items() if name and count > 1]
@@ -103,7 +103,7 @@ def _rows(path: Path, separator: str, heading: list[str]) -> Iterator[Row]:
                 yield Row(start, position - start, values, None if place is None else NOT_UTF8, place)
             start, fault = position, None
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num} of {path} is no row of a table ({error}); correct it.") from None
+        raise ValueError(f"line {reader.line_num} of {path} is not a row of a table ({error}); mend it.") from None
 
 
 def _check_width(fields: list[str], heading: list[str], path: Path, line: int) -> None:

@@ -64,8 +64,8 @@ def find_base(base: str | Path | None, options: dict[str, object]) -> Base:
     """
     if base is not None and not isinstance(base, str | Path):
         raise ValueError(
-            f"base is of type {type(base).__name__}, allowed are a folder, a hub id or a file; for a loaded pipeline "
-            "there is with_text_encoder(pipe, encoder)."
+            f"base is of type {type(base).__name__} but must be a folder, a Hub repo id or a file; for a loaded "
+            "pipeline there is with_text_encoder(pipe, encoder)."
         )
     source = embedded_folder(EMBEDDED_BASE) if base is None else Path(base).expanduser()
     if source.is_file():
@@ -134,10 +134,10 @@ def _check_files(folder: Path, *, name: str) -> None:
 def _base_fault(name: str, error: Exception) -> ValueError:
     if not Path(name).is_dir():
         return ValueError(
-            f"base {name} is no local folder and the hub did not give it ({type(error).__name__}); check the name, "
+            f"base {name} was not found locally or on the Hub ({type(error).__name__}); check the name, "
             "copy it again, or see HF_HUB_OFFLINE."
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if "trust_remote_code" in reason:
         return ValueError(f"base {name} has code of its own, which is run only where you say so ({reason}).")
-    return ValueError(f"base {name} is damaged or incomplete ({reason}), or an option is none for it.")
+    return ValueError(f"base {name} is damaged or incomplete ({reason}), or does not take an option given.")

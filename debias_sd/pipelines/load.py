@@ -133,8 +133,8 @@ def _found(source: Source | None, **where: object) -> Source | None:
         return source
     if not isinstance(source, str | Path):
         raise ValueError(
-            f"an encoder is of type {type(source).__name__}, allowed are a folder, a hub id or a TextEncoder, which "
-            "has the tokenizer too; give one, or TextEncoder(model, tokenizer)."
+            f"an encoder is of type {type(source).__name__} but must be a folder, a Hub repo id or a TextEncoder, "
+            "which has the tokenizer too; give one, or TextEncoder(model, tokenizer)."
         )
     return find_encoder_folder(source, **where)
 

@@ -24,7 +24,7 @@ FROM_SINGLE_FILE = (
 
 
 def check_own(options: dict[str, object], dtype: object) -> None:
-    """Raise ValueError for misspelt names of the loader's own options, and for dtypes that are none."""
+    """Raise ValueError for misspelt names of the loader's own options, and for values that are not dtypes."""
     for name in options:
         close = difflib.get_close_matches(name, OWN, n=1, cutoff=0.8)
         if close:
@@ -33,7 +33,7 @@ def check_own(options: dict[str, object], dtype: object) -> None:
     for one in found:
         if one not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             raise ValueError(
-                f"torch_dtype is {one!r}, allowed are torch.float32, torch.float16 and torch.bfloat16; give one, or "
+                f"torch_dtype is {one!r} but must be torch.float32, torch.float16 or torch.bfloat16; give one, or "
                 "load quantised parts with diffusers and give them as options."
             )
 
@@ -58,6 +58,6 @@ def hub_options(options: dict[str, object]) -> dict[str, object]:
 
 
 def _unknown(name: str, close: list[str], kind: type | None = None) -> ValueError:
-    where = "" if kind is None or close else f" and no part of {kind.__name__}"
+    where = "" if kind is None or close else f" or a component of {kind.__name__}"
     then = f"did you mean {close[0]}?" if close else "leave it out."
-    return ValueError(f"{name} is no option of load_debias_pipeline(){where}; {then}")
+    return ValueError(f"{name} is not an option of load_debias_pipeline(){where}; {then}")

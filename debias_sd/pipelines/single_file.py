@@ -113,12 +113,12 @@ def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipelin
 
 
 def _unreadable(path: Path, error: ValueError) -> ValueError:
-    """Return the sentence for a file that is no checkpoint, by its own fault."""
+    """Return the sentence for a file that is not a checkpoint, by its own fault."""
     cause = error.__cause__
     if isinstance(cause, pickle.UnpicklingError):
         what = "is damaged, or a pickle with more in it than tensors, which is not run"
     else:
-        what = "is damaged or no checkpoint" if cause or "empty" in str(error) else "is no checkpoint file"
+        what = "is damaged or not a checkpoint" if cause or "empty" in str(error) else "is not a checkpoint file"
     return ValueError(f"base {path} {what}" + (f" ({type(cause).__name__})" if cause else "") + f": {error}")
 
 
@@ -129,7 +129,7 @@ def _kind(path: Path, shapes: dict[str, torch.Tensor], folder: Path | None) -> s
             return str(DiffusionPipeline.load_config(folder).get("_class_name"))
         repository = fetch_diffusers_config(shapes)["pretrained_model_name_or_path"]
     except LOADING_FAULTS as error:
-        what = f"base {path} is damaged or no checkpoint" if folder is None else f"config {folder} is no pipeline"
+        what = f"base {path} is damaged or not a checkpoint" if folder is None else f"config {folder} is not a pipeline"
         raise ValueError(f"{what} ({type(error).__name__}); copy it again, or give another.") from error
     return _CLASSES.get(repository, repository)
 

@@ -102,7 +102,7 @@ def fill_given(place: Place, encoder: TextEncoder) -> Filling:
     tokenizer.pad_token = place.tokenizer.pad_token
     spell_out_special_tokens(tokenizer)
     model = shared_copy(encoder.model)
-    if place.layers < encoder.layers:  # the norm behind the last layer stays: it is in front of what the slot reads
+    if place.layers < encoder.layers:  # the norm after the last layer stays: it is in front of what the slot reads
         model.encoder.layers = model.encoder.layers[: place.layers]
         model.config.num_hidden_layers = place.layers
     model = model.to(device=place.device, dtype=place.dtype)

@@ -46,7 +46,7 @@ def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None =
     """Return the texts of each encoder: the first of `given` is for all that have none of their own.
 
     `size` is the number of prompts that these texts belong to; one text is for all of them.
-    Raises ValueError for lists of different lengths, texts that are none, and texts for an encoder that is not there.
+    Raises ValueError for lists of different lengths, values that are not texts, and texts for a missing encoder.
     """
     for number, text in enumerate(given[readers:], readers + 1):
         if text:
@@ -58,7 +58,7 @@ def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None =
         if text is None or isinstance(text, str | list | tuple):
             text = text or given[0]  # as diffusers reads an empty second prompt
         if not isinstance(text, str | list | tuple):
-            raise ValueError(f"a {side} is of type {type(text).__name__}, allowed is str or a list of str; give text.")
+            raise ValueError(f"a {side} is of type {type(text).__name__} but must be str or a list of str.")
         found = [text] * (size or 1) if isinstance(text, str) else list(text)
         if not found and size is None:
             raise ValueError("0 prompts are given; give one or more.")
@@ -71,7 +71,7 @@ def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None =
             raise ValueError(f"{own} and {other} are given; give one for each.")
         for one in found:
             if not isinstance(one, str):
-                raise ValueError(f"a {side} is of type {type(one).__name__}, allowed is str; give text.")
+                raise ValueError(f"a {side} is of type {type(one).__name__} but must be str.")
             check_text(one)
         texts.append(found)
     return texts

@@ -83,7 +83,7 @@ def encode_prompt(
     length = _whole_length(pipe, max_sequence_length)
     if pooled not in POOLED or type(num_images_per_prompt) is not int or num_images_per_prompt < 1:
         given = f"pooled is {pooled!r} and num_images_per_prompt {num_images_per_prompt!r}"
-        raise ValueError(f"{given}, allowed are 'first' or 'mean', and whole numbers from 1; correct them.")
+        raise ValueError(f"{given}; they must be 'first' or 'mean', and a whole number from 1.")
     readers = [_reader(pipe, slot) for slot in family.slots]
     convert = pipe.maybe_convert_prompt if isinstance(pipe, TextualInversionLoaderMixin) else None
     batch = PromptBatch(readers, sides, weighting=weighting, convert=convert)
@@ -151,7 +151,7 @@ def _skips(pipe: DiffusionPipeline, family: Family, *skips: int | None) -> tuple
         if skip is not None and most is None:
             raise ValueError(f"{family.name} reads no layers of its CLIP encoder; leave clip_skip out.")
         if skip is not None and not (type(skip) is int and 0 <= skip <= most):
-            raise ValueError(f"clip_skip is {skip!r}, this pipeline can leave out 0 to {most} layers; correct it.")
+            raise ValueError(f"clip_skip is {skip!r}, this pipeline can skip 0 to {most} layers; give one of these.")
     return skips
 
 

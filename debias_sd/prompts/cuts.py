@@ -9,7 +9,7 @@ from debias_sd.sentences import split_sentences
 
 JOINED, INSIDE, WORD_PART, WORD, CLAUSE, SENTENCE = range(6)  # the worst place first
 
-# What ends a clause, with the quotes that close behind it. Not inside a number or an address: "3,000", "16:9", "http:".
+# What ends a clause, with the quotes that close after it. Not inside a number or an address: "3,000", "16:9", "http:".
 _CLAUSE_END = re.compile(
     r"""(?:(?<![0-9])[,:]|[,:](?![0-9/])|[;|…，；：、،؛—]|--+|(?<=\s)[-–](?=\s)|[)\]}](?=\s))["'”’»)\]}]*\s*"""
     r"""|(?<=\s)(?=[(\[{])"""
@@ -19,7 +19,7 @@ _MARKS = ("Mn", "Me", "Mc", "Cf")
 
 
 def cut_ranks(text: str, places: Sequence[int]) -> list[int]:
-    """Return the rank of a cut before each of the characters `places`, which rise and are no white space.
+    """Return the rank of a cut before each of the characters `places`, which rise and are not white space.
 
     SENTENCE, CLAUSE and WORD begin one; WORD_PART follows a sign inside a word ("sci-|fi"); JOINED is inside what looks
     like one character, such as an emoji with its skin tone; INSIDE is any other.

@@ -22,7 +22,7 @@ _NUMBERS = re.compile(r"(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class ListedPrompt:
-    """One prompt; `row` is the whole JSON object that it stood in, empty for plain text."""
+    """One prompt; `row` is the whole JSON object that it came from, empty for plain text."""
 
     id: str
     text: str
@@ -50,7 +50,7 @@ class PromptFile:
 
 
 def read_prompt_file(path: str | Path) -> PromptFile:
-    """Read prompts; ValueError with one sentence where the file is missing, damaged, no text or has none."""
+    """Read prompts; ValueError with one sentence where the file is missing, damaged, not text or empty."""
     from debias_sd.tokens import check_text  # loads torch, which the help of commands must not
 
     path = Path(path).expanduser()

@@ -69,11 +69,11 @@ class LearntTokens:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        """One group a name, the longest first, each with or without its later vectors typed behind it."""
+        """One group a name, the longest first, each with or without its later vectors typed after it."""
         parts = []
         for name in sorted(self.names, key=len, reverse=True):
             later = "".join(rf"\s+{re.escape(one)}" for one in self._vectors(name)[1:])
-            before, behind = (r"\b" if re.match(r"\w", one) else "" for one in (name[0], name[-1]))
-            parts.append(f"{before}({re.escape(name)})(?:{later})?{behind}")
+            before, after = (r"\b" if re.match(r"\w", one) else "" for one in (name[0], name[-1]))
+            parts.append(f"{before}({re.escape(name)})(?:{later})?{after}")
         first = "".join(sorted({re.escape(name[0]) for name in self.names}))  # hundreds of names are tried only there
         return re.compile(f"(?=[{first}])(?:{'|'.join(parts)})", re.IGNORECASE)

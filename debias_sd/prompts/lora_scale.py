@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-# One lock an encoder with LoRA layers: in two threads, one call's strength would be the other's, and be left behind.
+# One lock an encoder with LoRA layers: in two threads, one call's strength would be the other's, and would remain.
 _LOCKS: "WeakKeyDictionary[nn.Module, threading.RLock]" = WeakKeyDictionary()
 _GUARD = threading.Lock()
 
@@ -19,10 +19,10 @@ def lora_at(encoders: Sequence[nn.Module], scale: float | None) -> Iterator[None
 
     The very numbers come back. diffusers divides by the scale again, which may be off in the last digit, and after 0
     gives 1 whatever was set before. None leaves all as it is. Other threads that want the same encoders wait where
-    these have LoRA layers. Raises ValueError for a scale that is no finite number.
+    these have LoRA layers. Raises ValueError for a scale that is not a finite number.
     """
     if scale is not None and (type(scale) not in (int, float) or not math.isfinite(scale)):
-        raise ValueError(f"lora_scale is {scale!r}, allowed is any finite number; give one, 1 for full strength.")
+        raise ValueError(f"lora_scale is {scale!r} but must be a finite number; 1 is full strength.")
     found = [(encoder, _lora_layers(encoder)) for encoder in encoders]
     found = [(encoder, layers) for encoder, layers in found if layers]
     with ExitStack() as stack:

@@ -4,7 +4,7 @@
     (text:1.3)  1.3 times            ((text))   1.1 * 1.1 times: nested brackets multiply
     \\( \\) \\[ \\] \\\\  the sign itself    BREAK      a new window begins (upper case, a word by itself)
 
-Strings only, one pass, time linear in the length. What is no complete markup is text: a bracket without its partner
+Strings only, one pass, time linear in the length. Incomplete markup is text: a bracket without its partner
 (`smile :) [`), an empty one, a malformed number (`(c:1.5.5)`, `(c:)`, `(a:1e3)`).
 
 Where the web UI reads otherwise: it takes an open bracket without partner to the end of the prompt, lets `(a [b) c]`
@@ -58,7 +58,7 @@ def read_markup(prompt: str, *, weighting: str | None) -> Markup:
     if weighting is None:
         return Markup(((Piece(prompt, 1.0),),))
     if weighting not in WEIGHTINGS:
-        raise ValueError(f"weighting is {weighting!r}, allowed are None and 'a1111'; use one of them.")
+        raise ValueError(f"weighting is {weighting!r} but must be None or 'a1111'.")
     return parse_a1111(prompt)
 
 

@@ -1,4 +1,4 @@
-"""Say from pixels alone what stands in a cell, and whether the thing that a sentence names was drawn.
+"""Say from pixels alone what is in a cell, and whether the thing that a sentence names was drawn.
 
 Each cell is compared with every tile that the world can draw (6 colours x 6 shapes x 2 sizes x 4 backgrounds, and the
 four empty ones) and read as the nearest by mean squared difference. A picture that a model made is judged by the same
@@ -31,7 +31,7 @@ class CellReading:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Whether `thing` was drawn, and what was found in its cell instead; `unsure` when the cell is no clear tile."""
+    """Whether `thing` was drawn, and what was found in its cell instead; `unsure` when the cell is not a clear tile."""
 
     thing: Thing
     drawn: bool

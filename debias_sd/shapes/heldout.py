@@ -3,7 +3,7 @@
 Training draws from other seed strings; each item here is a function of (`eval`, evaluation seed, set, index) alone, so
 that every encoder is measured on the same items and another evaluation seed gives fresh ones.
 
-* twins: 250 families of 4 near-twins, which differ in one detail; its sentence stands in each caption's second half.
+* twins: 250 families of 4 near-twins, which differ in one detail; its sentence is in each caption's second half.
 * short: independent scenes with short captions, about the summary's content and about arbitrary content.
 * prompts: long captions of independent scenes, to generate pictures from.
 """

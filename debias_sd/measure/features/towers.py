@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +31,7 @@ MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give t
 _PAD = 0  # behind the end token a causal mask hides it; in front it is the one of training
 
 
+@runtime_checkable
 class Towers(Protocol):
     """Both towers of one folder; features are projected, not normalised, on the CPU."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,7 @@ NO_ANSWER = "the model answers neither yes nor no"
 NO_WORDS = "there is no word in it"
 
 
+@runtime_checkable
 class Answerer(Protocol):
     """A loaded model with what prepares its input; `kind` is its name in transformers."""
 

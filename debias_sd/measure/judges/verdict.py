@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
@@ -61,6 +61,7 @@ class Thresholds:
         return MISSING if self.missing is not None and score < self.missing else UNSURE
 
 
+@runtime_checkable
 class Judge(Protocol):
     """Says for each sentence whether a picture shows it."""
 
