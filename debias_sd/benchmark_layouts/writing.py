@@ -161,7 +161,7 @@ class BenchmarkSet:
         write_atomically(self.folder / path, content, by_way_of=self.folder / UNFINISHED)
 
 
-def grid_of(pictures: Pictures, *, columns: int) -> UInt8[np.ndarray, "height width 3"]:
+def grid_of(pictures: Pictures, *, columns: int) -> UInt8[np.ndarray, "grid_height grid_width 3"]:
     """Pictures row by row in `columns`; black where the last row has room."""
     count, height, width, _ = pictures.shape
     rows = -(-count // columns)
