@@ -26,11 +26,13 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
+from debias_sd.measure.features.preprocessing import Preprocessing
 from train_encoder.data.batches import ClipTexts, Collator
 from train_encoder.model.clip import ClipTowers
 from train_encoder.settings import TrainConfig, make_config
 
 POSITIONS = 248
+PIXELS = Preprocessing(224, 224, 3, (0.5,) * 3, (0.25,) * 3, "random pictures of any size")
 MEAN_TOKENS = 180  # of ShareGPT4V's captions
 
 
@@ -121,7 +123,7 @@ def make_batch(texts: list[str], tokenizer: CLIPTokenizer, size: Size) -> dict[s
         }
         for text in texts
     ]
-    collate = Collator(ClipTexts(tokenizer, POSITIONS, 0), make_config_of_step(), (0.5,) * 3, (0.25,) * 3)
+    collate = Collator(ClipTexts(tokenizer, POSITIONS, 0), make_config_of_step(), PIXELS)
     return {name: value for name, value in collate(items).items() if isinstance(value, Tensor)}
 
 
