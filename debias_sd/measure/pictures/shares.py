@@ -116,9 +116,8 @@ def counts_of(
     """Of each prompt, all seeds together: sentences drawn, sum of their scores, sentences judged."""
     columns = np.stack([table.drawn, np.nan_to_num(table.score), table.is_judged]).sum(axis=1, dtype=float)
     prompts = len(sentences.texts)
-    return np.stack(
-        [np.bincount(sentences.prompt[rows], column[rows], minlength=prompts) for column in columns], axis=1
-    )
+    counts = [np.bincount(sentences.prompt[rows], column[rows], minlength=prompts) for column in columns]
+    return np.stack(counts, axis=1, dtype=float)  # of no sentences bincount gives integers
 
 
 def difference(ours: Table, theirs: Table, sentences: Sentences, *, samples: int = SAMPLES) -> dict[str, Any]:
