@@ -67,9 +67,8 @@ def test_plain_cpu_launch_says_that_it_is_one_process(tmp_path):
     done = launch(["--cpu", "--num_processes", "2", "--num_machines", "1"], settings, 29614)
     assert done.returncode == 0, done.stderr
     assert "starts 1 process whatever --num_processes says" in done.stdout
-    stopped = launch(
-        ["--cpu", "--num_processes", "2", "--num_machines", "1"], settings | {"expect_processes": 2}, 29615
-    )
+    again = tiny_settings(tmp_path / "again", max_train_steps=2, expect_processes=2)
+    stopped = launch(["--cpu", "--num_processes", "2", "--num_machines", "1"], again, 29615)
     assert stopped.returncode != 0
     assert "has 1 process(es), expected 2; start several" in stopped.stderr
 
