@@ -137,7 +137,7 @@ def count_slot(
     for length in lengths:
         if type(length) is not int or length < 3:
             raise ValueError(
-                f"length is {length!r}, must be a whole number from 3 (start, end and a token): 77 or 248."
+                f"length is {length!r}, it must be a whole number from 3 (start, end and one token); use 77 or 248."
             )
     if not isinstance(prompt, str):
         raise ValueError(f"the prompt is of type {type(prompt).__name__}, expected is text; give a str.")
