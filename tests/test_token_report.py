@@ -82,9 +82,7 @@ def test_empty_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def test_report_length_without_room(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(
-        ValueError, match="length is 2, it must be a whole number from 3"
-    ):
+    with pytest.raises(ValueError, match="length is 2, it must be a whole number from 3"):
         count_tokens(tokenizer, "a", lengths=(2,))
 
 
