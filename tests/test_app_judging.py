@@ -139,11 +139,16 @@ def test_a_judge_that_can_never_say_drawn_has_no_share_of_drawn(models, monkeypa
 class Broken:
     """A judge that fails as models do."""
 
+    name, meaning, thresholds = "clip:x", "nothing", Thresholds()
+
     def __init__(self, error: Exception) -> None:
         self.error = error
 
     def judge(self, *_: object) -> None:
         raise self.error
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "clip"}
 
 
 @pytest.mark.parametrize(
