@@ -104,9 +104,9 @@ def test_two_reports_are_compared_and_encoders_of_one_name_told_apart(world, tmp
 def test_other_kinds_show_their_numbers(tmp_path, capsys):
     for name, score in (("a", 50.0), ("b", 61.25)):
         result = {"late_detail": score, "floor": {"late_detail": None}, "parts": {"colour": 1}, "list": [1, 2]}
-        Report("fidelity", {"seed": 0}, {f"{name}-s0": result}).write(tmp_path / f"{name}.json")
+        Report("speed", {"seed": 0}, {f"{name}-s0": result}).write(tmp_path / f"{name}.json")
     _, text, _ = call(capsys, "report", tmp_path / "a.json", tmp_path / "b.json")
-    assert rows_of(text, "fidelity") == [
+    assert rows_of(text, "speed") == [
         ["", "a-s0", "b-s0"],
         ["late_detail", "50", "61.25"],
         ["parts colour", "1", "1"],
@@ -121,7 +121,7 @@ def test_the_page_needs_nothing_beside_it_and_has_every_plot(world, tmp_path, ca
     assert "<script" not in text
     names = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert names == sorted(
-        f"docci-{p}-{w}.png" for p in ("debias", "hyfl", "padding", "length") for w in ("t2i", "i2t")
+        f"docci-{p}-{w}.png" for p in ("debias", "hyfl", "padding", "pads", "length") for w in ("t2i", "i2t")
     )
     assert text.count("data:image/png;base64,") == len(names)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
@@ -130,7 +130,7 @@ def test_the_page_needs_nothing_beside_it_and_has_every_plot(world, tmp_path, ca
 
 
 def test_names_are_text_on_the_page(tmp_path, capsys):
-    Report("fidelity", {"seed": 0}, {"<b>x</b>": {"late": 1.0}}).write(tmp_path / "a.json")
+    Report("speed", {"seed": 0}, {"<b>x</b>": {"late": 1.0}}).write(tmp_path / "a.json")
     assert call(capsys, "report", tmp_path / "a.json", "--html", tmp_path / "p.html")[0] == 0
     assert "&lt;b&gt;x&lt;/b&gt;" in (tmp_path / "p.html").read_text()
 

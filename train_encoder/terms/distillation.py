@@ -49,7 +49,7 @@ class StayClose(_Distillation):
         super().__init__(teacher)
 
     def distance(
-        self, ids: Int[Tensor, "batch length"], hidden: Float[Tensor, "batch length width"]
+        self, ids: Int[Tensor, "batch length"], hidden: Float[Tensor, "batch positions width"]
     ) -> Float[Tensor, ""]:
         """Return the squared distance of `hidden` (after the final norm) to the teacher's, relative to the latter.
 
