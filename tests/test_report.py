@@ -94,7 +94,7 @@ def test_the_command_writes_every_encoder_with_its_settings(reports):
         "base-stretched-s0",
         *(f"{recipe}-s{seed}" for recipe in ("debias-l0.1", "long-clip-l0.5") for seed in (0, 1)),
     }
-    assert report.extra["checker"]["rendered"]["missed_percent"] == 0
+    assert report.extra["checker_errors"]["rendered"]["missed_percent"] == 0
 
 
 def test_results_are_written_from_reports_and_every_number_can_be_recomputed(reports, tmp_path):
@@ -105,7 +105,7 @@ def test_results_are_written_from_reports_and_every_number_can_be_recomputed(rep
         assert (tmp_path / name).stat().st_size > 5000
         assert f"({name})" in text
     found = Report.read(reports / "retrieval.json").encoders
-    values = [found[f"debias-l0.1-s{seed}"]["probes"]["keep"]["t2i"]["r1"] for seed in (0, 1)]
+    values = [found[f"debias-l0.1-s{seed}"]["sets"]["world-twins"]["probes"]["keep"]["t2i"]["r1"] for seed in (0, 1)]
     mean, deviation = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
     assert f"| DeBias-CLIP, λs 0.1 | {mean:.1f} ± {deviation:.1f} |" in text
     assert "nan" not in text.lower()
@@ -118,8 +118,9 @@ def test_results_say_what_holds_by_the_rule(reports, tmp_path):
     for name, result in report["encoders"].items():
         value = {"debias-l0.1-s0": 80, "debias-l0.1-s1": 82, "long-clip-l0.5-s0": 70, "long-clip-l0.5-s1": 71}.get(name)
         if value is not None:
-            result["probes"]["keep"]["t2i"]["r1"] = value
-            result["probes"]["move"]["t2i"]["r1"] = 79 if name == "debias-l0.1-s0" else 60 + 10 * int(name[-1])
+            probes = result["sets"]["world-twins"]["probes"]
+            probes["keep"]["t2i"]["r1"] = value
+            probes["move"]["t2i"]["r1"] = 79 if name == "debias-l0.1-s0" else 60 + 10 * int(name[-1])
     folder = tmp_path / "reports"
     folder.mkdir()
     (folder / "retrieval.json").write_text(json.dumps(report))
@@ -137,7 +138,7 @@ def test_a_second_run_has_a_section_of_its_own_and_changes_no_other_number(repor
     shutil.copytree(reports, folder / "another-seed")
     changed = json.loads((folder / "another-seed" / "retrieval.json").read_text())
     for name, result in changed["encoders"].items():
-        result["probes"]["keep"]["t2i"]["r1"] = 77.0 if name.startswith("debias") else 33.0
+        result["sets"]["world-twins"]["probes"]["keep"]["t2i"]["r1"] = 77.0 if name.startswith("debias") else 33.0
     (folder / "another-seed" / "retrieval.json").write_text(json.dumps(changed))
     assert run_results("--reports", folder, "--docs", tmp_path / "two").returncode == 0
     one, two = ((tmp_path / name / "results.md").read_text() for name in ("one", "two"))
@@ -164,7 +165,7 @@ def test_the_readme_table_is_written_between_its_marks_and_nothing_else_changes(
     assert text.endswith(f" |\n{end}\nafter\n")
     assert "old" not in text
     found = Report.read(reports / "retrieval.json").encoders
-    assert f"| CLIP | {found['base-s0']['probes']['keep']['t2i']['r1']:.1f} |" in text
+    assert f"| CLIP | {found['base-s0']['sets']['world-twins']['probes']['keep']['t2i']['r1']:.1f} |" in text
     readme.write_text("no marks")
     done = run_results("--reports", reports, "--docs", tmp_path, "--readme", readme)
     assert done.returncode == 2

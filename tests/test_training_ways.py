@@ -99,7 +99,7 @@ def test_the_steps_that_are_timed_do_the_same_work(tmp_path, capsys):
 
 def test_a_step_benchmark_without_steps_is_refused(capsys):
     assert shapes_step.main(["--rounds", "0"]) == 2
-    assert "--rounds starts at 1" in capsys.readouterr().err
+    assert "--rounds must be 1 or more" in capsys.readouterr().err
 
 
 def retrieval(keep: float) -> dict:
