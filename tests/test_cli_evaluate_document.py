@@ -56,7 +56,7 @@ def test_the_commands_on_sets_run_and_write_what_they_name(tmp_path, monkeypatch
         for option in ("--out", "--html", "--plots"):
             if option in arguments:
                 assert Path(arguments[arguments.index(option) + 1]).exists()
-    of_sets, of_reading = 2 * 4 * 2, 2 * 7
+    of_sets, of_reading = 2 * 5 * 2, 2 * 7
     assert len(list((tmp_path / "runs" / "plots").iterdir())) == of_sets + of_reading
     assert "debias-b16 - published" in capsys.readouterr().out
 
