@@ -125,8 +125,8 @@ def move_sentence(prompt: str, action: Mapping[str, Any]) -> str:
 
     Sentences are counted from 0. An index that is not there, as after a change in another tab, changes nothing.
 
-    >>> move_sentence("A. B one. C two.", {"kind": "first", "index": 2})
-    'C two. B one. A.'
+    >>> move_sentence("One cat. Two dogs. Three birds.", {"kind": "first", "index": 2})
+    'Three birds. Two dogs. One cat.'
     >>> move_sentence("One. Two. Three.", {"kind": "to", "index": 0, "to": 2})
     'Two. Three. One.'
     >>> move_sentence("One. Two.", {"kind": "drop", "index": 5})
