@@ -87,12 +87,12 @@ ASKED = (SUMMARY, "A small red star sits in the top left.", "There is a small gr
 @pytest.mark.parametrize(
     ("things", "marks", "score"),
     [
-        ((STAR, RING), "drawn, drawn, missing, drawn, missing", Score(0, (100, 0, 100, 0), 60)),
-        ((STAR,), "1 of 2, drawn, missing, missing, missing", Score(0, (100, 0, 0, 0), 20)),
+        ((STAR, RING), "drawn, drawn, missing, drawn, missing", Score(0.0, (100.0, 0.0, 100.0, 0.0), 60.0)),
+        ((STAR,), "1 of 2, drawn, missing, missing, missing", Score(0.0, (100.0, 0.0, 0.0, 0.0), 20.0)),
         ((RING, Thing(6, "yellow", "square", "large")), "1 of 2, missing, missing, drawn, drawn",
-         Score(100, (0, 0, 100, 100), 40)),
+         Score(100.0, (0.0, 0.0, 100.0, 100.0), 40.0)),
         ((RING, Thing(6, "yellow", "square", "small")), "1 of 2, missing, missing, drawn, missing",
-         Score(0, (0, 0, 100, 0), 20)),
+         Score(0.0, (0.0, 0.0, 100.0, 0.0), 20.0)),
     ],
 )  # fmt: skip
 def test_one_picture_has_one_score_and_one_mark_a_sentence(things, marks, score):
