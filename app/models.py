@@ -6,7 +6,6 @@ UNet, VAE and memory are shared. A judge's marks are as good as its model and it
 from __future__ import annotations
 
 import argparse
-import copy
 import dataclasses
 import json
 import threading
@@ -24,6 +23,7 @@ from debias_sd.commands.encoder_names import load_named
 from debias_sd.commands.generate import device_and_dtype
 from debias_sd.comparison import TITLES, is_checked, judge_for, pipes_of
 from debias_sd.measure.judges import Judge, load_judge
+from debias_sd.tokens import copy_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Models:
             name: Ruler(
                 TITLES.get(name, name),
                 pipe.tokenizer.model_max_length,
-                copy.deepcopy(pipe.tokenizer),
+                copy_tokenizer(pipe.tokenizer),
                 words.setdefault(_vocabulary_of(pipe.tokenizer), {}),
             )
             for name, pipe in pipes.items()

@@ -36,7 +36,7 @@ from debias_sd.encoder_folder import (
 )
 from debias_sd.encoder_weights import PREFIX, PROJECTION, read_projection, read_text_model
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
-from debias_sd.tokens import spell_out_special_tokens, tokenize, unknown_words
+from debias_sd.tokens import copy_tokenizer, spell_out_special_tokens, tokenize, unknown_words
 
 Model = TypeVar("Model")
 
@@ -163,7 +163,7 @@ class TextEncoder:
     def stretch(self, *, keep: int = KEEP, factor: int = FACTOR) -> "TextEncoder":
         """Return a longer copy, 77 to 248 positions by default; the tokenizer follows. No training."""
         model = stretch_encoder(self.model, keep=keep, factor=factor)
-        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer = copy_tokenizer(self.tokenizer)
         tokenizer.model_max_length = model.config.max_position_embeddings
         story = self.provenance | {"stretched": {"from": self.positions, "keep": keep, "factor": factor}}
         return replace(self, model=model, tokenizer=tokenizer, provenance=story)
@@ -204,7 +204,7 @@ class TextEncoder:
             state[PROJECTION] = self.projection.contiguous()
         config.save_pretrained(folder)
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer = copy_tokenizer(self.tokenizer)
         spell_out_special_tokens(tokenizer)  # for whoever loads the folder by stock transformers: pads may be "!"
         tokenizer.save_pretrained(folder)
         versions = {name: metadata.version(name) for name in ("debias-sd", "torch", "transformers")}

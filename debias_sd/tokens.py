@@ -6,6 +6,7 @@ padded hidden state does. SD 1.x pads with EOT (49407), SD 2.x, SDXL's second en
 Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
 """
 
+import copy
 import random
 import re
 from collections.abc import Collection, Sequence
@@ -18,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from debias_sd.counts import count_of
 
 CONTEXTS = (77, 248)
+_MANY = 1000  # entries that only a vocabulary has
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -61,6 +63,12 @@ def end_positions(ids: Int[Tensor, "batch length"], *, end_id: int) -> Int[Tenso
             f"row {row} of the token ids has no end token {end_id}, each row needs one; make the ids with tokenize()."
         )
     return is_end.int().argmax(dim=1)
+
+
+def copy_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer of its own around the same vocabulary, whose merges are shared: nothing changes them."""
+    shared = [value for value in vars(tokenizer).values() if isinstance(value, list | dict) and len(value) > _MANY]
+    return copy.deepcopy(tokenizer, {id(value): value for value in shared})
 
 
 def spell_out_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from debias_sd.tokens import (
+    copy_tokenizer,
     end_positions,
     front_pad,
     random_front_pads,
@@ -221,3 +222,16 @@ def test_unknown_words_once_each_in_order() -> None:
     prompt = "A red Zebra, a zebra! A top-left cube, a top-secret CUBE; 7 naïve 红."
     assert unknown_words(prompt, known) == ("zebra", "top-secret", "7", "naïve", "红")
     assert unknown_words(prompt, None) == ()
+
+
+def test_a_copy_shares_its_merges_and_nothing_that_changes():
+    tokenizer = clip_tokenizer()
+    copied = copy_tokenizer(tokenizer)
+    copied.add_tokens(["<my-cat>"])
+    copied.pad_token = "!"
+    copied.model_max_length = 248
+    assert (len(copied), len(tokenizer)) == (EOT + 2, EOT + 1)
+    assert (tokenizer.pad_token, tokenizer.model_max_length) == ("<|endoftext|>", 77)
+    assert copied("a <my-cat>").input_ids == [SOT, 320, EOT + 1, EOT]
+    assert copied("a cat, 3.5 m").input_ids == tokenizer("a cat, 3.5 m").input_ids
+    assert copied._merges is tokenizer._merges

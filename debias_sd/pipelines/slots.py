@@ -19,7 +19,7 @@ from debias_sd.pipelines.families import Slot, family_of_pipeline
 from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_width, check_words, why_not_plain
 from debias_sd.pipelines.stand_ins import allow_clip_skip, allow_threads
 from debias_sd.positions import KEEP
-from debias_sd.tokens import spell_out_special_tokens
+from debias_sd.tokens import copy_tokenizer, spell_out_special_tokens
 
 ORIGIN = "debias_sd_origin"  # a key of the text encoder's own config: it is saved with the pipeline
 Model = TypeVar("Model", CLIPTextModel, CLIPTextModelWithProjection)
@@ -98,7 +98,7 @@ def fill_given(place: Place, encoder: TextEncoder) -> Filling:
     check_width(place.slot, encoder.width, need=place.width)
     check_layers(place.slot, encoder.layers, need=place.layers)
     check_words(place.slot, encoder.tokenizer, own=place.tokenizer)
-    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer = copy_tokenizer(encoder.tokenizer)
     tokenizer.pad_token = place.tokenizer.pad_token
     spell_out_special_tokens(tokenizer)
     model = shared_copy(encoder.model)
@@ -125,7 +125,7 @@ def fill_stretched(
     model, tokenizer = uncompiled(components[slot.encoder]), components[slot.tokenizer]
     check_plain(model, name=f"the {slot.encoder} of {name}")
     own = tokenizer.model_max_length
-    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer = copy_tokenizer(tokenizer)
     spell_out_special_tokens(tokenizer)
     if not in_place:
         model = shared_copy(model)
@@ -151,7 +151,7 @@ def own_parts(slot: Slot, components: Mapping[str, object], *, shared: Collectio
     """
     model, tokenizer = components[slot.encoder], components[slot.tokenizer]
     if slot.tokenizer in shared:
-        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer = copy_tokenizer(tokenizer)
     if slot.encoder in shared and (type(model) is not CLIPTextModel or why_not_plain(model)):
         allow_threads(tokenizer)
         return {slot.encoder: model, slot.tokenizer: tokenizer}

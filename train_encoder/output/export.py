@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from debias_sd.report import source_commit
 from debias_sd.run_state import package_versions
-from debias_sd.tokens import spell_out_special_tokens
+from debias_sd.tokens import copy_tokenizer, spell_out_special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -73,7 +72,7 @@ def _write_parts(
 ) -> None:
     model.save_pretrained(scratch)
     if model.config.model_type == "clip":
-        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer = copy_tokenizer(tokenizer)
         spell_out_special_tokens(tokenizer)  # as in every other encoder folder: a pad may be "!", which people type
     tokenizer.save_pretrained(scratch)
     digest = hashlib.sha256((scratch / "model.safetensors").read_bytes()).hexdigest()
