@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny import clip_tokenizer, save_clip_model, tiny_clip_model, tiny_encoder, tiny_text_encoder
+from tiny import END, START, save_clip_model, tiny_clip_model, tiny_encoder, tiny_text_encoder, tiny_tokenizer
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from debias_sd import encoder_folder
@@ -74,16 +74,16 @@ def test_a_whole_clip_model_loads_quietly_with_equal_values(tmp_path, caplog, ca
 def test_flat_keys_of_transformers_5_load_too(tmp_path):
     model = tiny_text_encoder(248)
     model.save_pretrained(tmp_path)
-    clip_tokenizer(248).save_pretrained(tmp_path)
+    tiny_tokenizer(248).save_pretrained(tmp_path)
     assert "embeddings.position_embedding.weight" in load_file(tmp_path / "model.safetensors")
-    ids = torch.tensor([[49406, 320, 2368, 49407]])
+    ids = torch.tensor([[START, 320, 2368, END]])
     assert torch.equal(load_encoder(tmp_path).model(ids)[0], model(ids)[0])
 
 
 def test_old_end_token_ids_become_the_real_ones(tmp_path):
     save_clip_model(tmp_path)
     config = load_encoder(tmp_path).model.config
-    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (49406, 49407, 49407)
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (START, END, END)
 
 
 def test_pooling_is_at_the_end_token_for_ids_above_it(tmp_path):
@@ -115,7 +115,7 @@ def test_stretching_makes_a_longer_copy(make, tmp_path):
     assert old.embeddings.position_embedding.num_embeddings == old.config.max_position_embeddings == 77
     assert tower.config.max_position_embeddings == 248
     assert tower.embeddings.position_embedding.weight.requires_grad
-    ids = torch.randint(0, 49000, (1, 248))
+    ids = torch.randint(0, START, (1, 248))
     longer.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     again = again.text_model if make is tiny_clip_model else again
@@ -134,7 +134,7 @@ def test_a_stretched_encoder_is_a_pair(tmp_path):
 
 
 def test_known_words_travel_and_unknown_ones_are_named(tmp_path):
-    encoder = TextEncoder(tiny_text_encoder(), clip_tokenizer(248), known_words=frozenset({"red", "cat", "left"}))
+    encoder = TextEncoder(tiny_text_encoder(), tiny_tokenizer(248), known_words=frozenset({"red", "cat", "left"}))
     encoder.save(tmp_path / "encoder")
     loaded = load_encoder(tmp_path / "encoder")
     assert loaded.known_words == {"red", "cat", "left"}
@@ -193,5 +193,5 @@ def test_an_output_that_cannot_be_written_is_told_in_one_sentence(target):
 
 def test_a_pair_that_does_not_belong_together_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
-        TextEncoder(tiny_text_encoder(248), clip_tokenizer(77)).save(tmp_path / "encoder")
+        TextEncoder(tiny_text_encoder(248), tiny_tokenizer(77)).save(tmp_path / "encoder")
     assert os.listdir(tmp_path) == []

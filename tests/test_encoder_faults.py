@@ -3,7 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import clip_tokenizer, edit_json, tiny_encoder
+from tiny import END, edit_json, tiny_encoder, tiny_tokenizer
 
 from debias_sd.encoder import load_encoder
 
@@ -35,7 +35,7 @@ def quantise(dtype, name="text_model.encoder.layers.0.self_attn.q_proj.weight"):
 
 
 def other_tokenizer(folder):
-    tokenizer = clip_tokenizer(248)
+    tokenizer = tiny_tokenizer(248)
     tokenizer.add_tokens(["<toy>"])
     tokenizer.save_pretrained(folder)
 
@@ -55,8 +55,8 @@ FAULTS = {
         lambda folder: edit_json(folder / "tokenizer_config.json", model_max_length=77),
         "reads 77 tokens, its encoder has 248 positions",
     ),
-    "other tokenizer": (other_tokenizer, "has 49,409 tokens and its encoder 49,408"),
-    "end token": (lambda folder: edit_json(folder / "config.json", eos_token_id=7), "49407 .* eos_token_id 7"),
+    "other tokenizer": (other_tokenizer, f"has {END + 2:,} tokens and its encoder {END + 1:,}"),
+    "end token": (lambda folder: edit_json(folder / "config.json", eos_token_id=7), f"{END} .* eos_token_id 7"),
     "truncated": (truncate, "model.safetensors is truncated or damaged"),
     "empty weights": (
         lambda folder: (folder / "model.safetensors").write_bytes(b""),

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tiny import LONG_PROMPT, clip_tokenizer, text_config, tiny_encoder, tiny_sd_pipeline, tiny_text_encoder
+from tiny import LONG_PROMPT, text_config, tiny_encoder, tiny_sd_pipeline, tiny_text_encoder, tiny_tokenizer
 from tiny_checkpoints import clone, generator, tiny_open_clip
 from tiny_pipelines import WIDTH_2, WIDTH_SD2, tiny_flux, tiny_sd2, tiny_sd3, tiny_sdxl
 from transformers import CLIPTextConfig, CLIPTextModel
@@ -15,7 +15,7 @@ from debias_sd import TextEncoder, convert_checkpoint, encode_prompt, load_debia
 def deep_encoder(layers: int, *, width: int = WIDTH_SD2, seed: int = 4) -> TextEncoder:
     torch.manual_seed(seed)
     config = CLIPTextConfig(**text_config(248, width=width) | {"num_hidden_layers": layers})
-    return TextEncoder(CLIPTextModel(config).eval(), clip_tokenizer(248, pad_token="!"))
+    return TextEncoder(CLIPTextModel(config).eval(), tiny_tokenizer(248, pad_token="!"))
 
 
 def sd2_base(layers: int):
@@ -63,7 +63,7 @@ def test_layers_that_a_slot_does_not_read_are_cut_or_refused(make, which, given,
     """Case 112: one layer more is cut where no pooled vector is read; all else is refused with both numbers."""
     projection = torch.ones(24, WIDTH_2 if which == "encoder_2" else 32)
     encoder = deep_encoder(given, width=projection.shape[1])
-    encoder = TextEncoder(encoder.model, clip_tokenizer(248), projection=projection)
+    encoder = TextEncoder(encoder.model, tiny_tokenizer(248), projection=projection)
     encoders = {"encoder": encoder} if which == "encoder" else {"encoder": "stretched", "encoder_2": encoder}
     if not fits:
         slot = "text_encoder" + which.removeprefix("encoder")
@@ -154,7 +154,7 @@ def quantised(how: str, model: CLIPTextModel) -> CLIPTextModel:
 )
 def test_a_quantised_encoder_is_refused_before_anything_is_loaded_or_drawn(tmp_path, monkeypatch, how, shown):
     """Case 117: bitsandbytes, torchao, quanto: one sentence, for an encoder that is given and one to be stretched."""
-    given = TextEncoder(quantised(how, tiny_text_encoder()), clip_tokenizer(248))
+    given = TextEncoder(quantised(how, tiny_text_encoder()), tiny_tokenizer(248))
     base = tiny_sd_pipeline()
     with pytest.raises(ValueError, match=rf"^the encoder is quantised \({shown}\), "):
         with_text_encoder(base, given)

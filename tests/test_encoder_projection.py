@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import clip_tokenizer, edit_json, save_clip_model, tiny_encoder, tiny_text_encoder
+from tiny import END, START, edit_json, save_clip_model, tiny_encoder, tiny_text_encoder, tiny_tokenizer
 from tiny_pipelines import PROJECTION_2, WIDTH_2, second_encoder, tiny_projected_encoder
 from transformers import CLIPModel, CLIPTextModel, CLIPTextModelWithProjection
 
 from debias_sd.encoder import TextEncoder, load_encoder, stretch_encoder, stretch_in_place, text_tower
 
-IDS = torch.tensor([[49406, 320, 2368, 49407]])
+IDS = torch.tensor([[START, 320, 2368, END]])
 
 
 def test_a_folder_with_a_projection_is_stock_and_reads_back_equal(tmp_path):
@@ -60,7 +60,7 @@ def test_stretching_a_model_with_a_projection():
     assert torch.equal(
         model.text_model.embeddings.position_embedding.weight, longer.text_model.embeddings.position_embedding.weight
     )
-    assert model(torch.randint(0, 49000, (1, 248))).text_embeds.shape == (1, PROJECTION_2)
+    assert model(torch.randint(0, START, (1, 248))).text_embeds.shape == (1, PROJECTION_2)
     assert text_tower(model) is model.text_model
     assert text_tower(tiny_text_encoder()).config.hidden_size == 32
 
@@ -79,7 +79,7 @@ def test_a_projection_that_does_not_fit_is_told(tmp_path):
 @pytest.mark.parametrize("key", ["text_model.encoder.layers.1.mlp.fc1.bias", "text_projection.weight"])
 def test_weights_that_are_no_numbers_are_named(tmp_path, number, key):
     folder = tmp_path / "encoder"
-    TextEncoder(tiny_text_encoder(77), clip_tokenizer(77), projection=torch.ones(8, 32)).save(folder)
+    TextEncoder(tiny_text_encoder(77), tiny_tokenizer(77), projection=torch.ones(8, 32)).save(folder)
     state = load_file(folder / "model.safetensors")
     state[key].flatten()[3] = number
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

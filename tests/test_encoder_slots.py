@@ -3,7 +3,7 @@
 import peft
 import pytest
 import torch
-from tiny import LONG_PROMPT, clip_tokenizer, edit_json, tiny_encoder, tiny_sd_pipeline
+from tiny import END, LONG_PROMPT, START, edit_json, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 from tiny_pipelines import (
     SIDE,
     draw_family,
@@ -42,9 +42,9 @@ def test_stretched_is_the_bases_own_with_its_first_twenty_positions():
     base = tiny_sd2()
     pipe = with_text_encoder(base, "stretched")
     assert [(row.positions, row.origin) for row in describe_encoders(pipe)] == [(248, "stretched")]
-    ids = torch.randint(0, 49000, (1, 20))
+    ids = torch.randint(0, START, (1, 20))
     assert torch.equal(pipe.text_encoder(ids)[0], base.text_encoder(ids)[0])
-    assert pipe.text_encoder.config.eos_token_id == pipe.text_encoder.eos_token_id == 49407
+    assert pipe.text_encoder.config.eos_token_id == pipe.text_encoder.eos_token_id == END
     assert base.text_encoder.config.eos_token_id == base.text_encoder.eos_token_id == 2
     own = dict(base.text_encoder.named_parameters())
     different = [n for n, p in pipe.text_encoder.named_parameters() if p.data_ptr() != own[n].data_ptr()]
@@ -59,7 +59,7 @@ def test_stable_diffusion_3_keeps_the_identity_and_takes_other_projections_from_
     pipe = with_text_encoder(base, tiny_encoder(), encoder_2=second_encoder())
     assert torch.equal(pipe.text_encoder.text_projection.weight, torch.eye(32))
     assert not torch.equal(pipe.text_encoder_2.text_projection.weight, base.text_encoder_2.text_projection.weight)
-    bare = TextEncoder(second_encoder().model, clip_tokenizer(248))
+    bare = TextEncoder(second_encoder().model, tiny_tokenizer(248))
     with pytest.raises(ValueError, match="text_encoder_2 of this base needs the pooled vector projected"):
         with_text_encoder(base, tiny_encoder(), encoder_2=bare)
     with pytest.raises(ValueError, match="the encoder projects to 8 numbers and text_encoder_2 of this base to 24"):
@@ -104,11 +104,11 @@ def test_a_given_encoder_shares_weights_and_nothing_else():
     weight = "embeddings.token_embedding.weight"
     assert one.text_encoder.get_parameter(weight).data_ptr() == encoder.model.get_parameter(weight).data_ptr()
     one.tokenizer.add_tokens(["<toy>"])
-    one.text_encoder.resize_token_embeddings(49409)
+    one.text_encoder.resize_token_embeddings(END + 2)
     one.text_encoder.to(torch.float16)
     for model in (two.text_encoder, encoder.model):
-        assert (model.get_parameter(weight).shape, model.dtype) == ((49408, 32), torch.float32)
-    assert len(two.tokenizer) == len(encoder.tokenizer) == 49408
+        assert (model.get_parameter(weight).shape, model.dtype) == ((END + 1, 32), torch.float32)
+    assert len(two.tokenizer) == len(encoder.tokenizer) == END + 1
     assert not hasattr(encoder.model.config, "debias_sd_origin")
 
 
@@ -123,8 +123,8 @@ def test_encoders_that_are_long_enough_are_not_shared_with_the_base(stretched):
     for model, tokenizer, width in (("text_encoder", "tokenizer", 32), ("text_encoder_2", "tokenizer_2", 48)):
         parts = {"text_encoder": getattr(pipe, model), "tokenizer": getattr(pipe, tokenizer)}
         pipe.load_textual_inversion({"<toy>": torch.ones(3, width)}, token="<toy>", **parts)
-        assert (len(getattr(pipe, tokenizer)), len(getattr(base, tokenizer))) == (49411, 49408)
-        assert len(getattr(base, model).get_input_embeddings().weight) == 49408
+        assert (len(getattr(pipe, tokenizer)), len(getattr(base, tokenizer))) == (END + 4, END + 1)
+        assert len(getattr(base, model).get_input_embeddings().weight) == END + 1
 
 
 @pytest.mark.parametrize("make", [tiny_sd_pipeline, tiny_sdxl])
@@ -184,7 +184,7 @@ def test_a_learnt_token_of_the_base_is_not_lost_without_a_word():
 
 
 def test_a_vocabulary_of_the_same_size_with_other_words_is_told():
-    vocabulary, merges = clip_tokenizer().get_vocab(), []
+    vocabulary, merges = tiny_tokenizer().get_vocab(), []
     vocabulary["cat</w>"], vocabulary["dog</w>"] = vocabulary["dog</w>"], vocabulary["cat</w>"]
     other = CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=248, pad_token="<|endoftext|>")
     encoder = TextEncoder(tiny_encoder().model, other)
@@ -194,7 +194,7 @@ def test_a_vocabulary_of_the_same_size_with_other_words_is_told():
 
 def test_a_vocabulary_that_is_cut_in_another_way_is_told():
     """The same words with the same ids, and no merges: every text falls into letters."""
-    tokenizer = clip_tokenizer(248)
+    tokenizer = tiny_tokenizer(248)
     other = CLIPTokenizer(vocab=tokenizer.get_vocab(), merges=[], model_max_length=248, pad_token="<|endoftext|>")
     assert other("cat").input_ids != tokenizer("cat").input_ids
     with pytest.raises(

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from tiny import LONG_PROMPT, clip_tokenizer, tiny_encoder, tiny_sd_pipeline
+from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 
 from debias_sd.captions import split_sentences
 from debias_sd.drawing import draw, variants_of
@@ -64,7 +64,7 @@ def album_of(base, folder, *, variant=None, prompts=PROMPTS, seeds=(0, 5), **cha
 
 
 def test_places_of_sentences():
-    sentences = sentences_in(PROMPTS[:3], clip_tokenizer())
+    sentences = sentences_in(PROMPTS[:3], tiny_tokenizer())
     count = len(split_sentences(LONG_PROMPT))
     assert sentences.texts[2] == ("A red dog.", "A blue cat.", "A tree.")
     assert list(sentences.prompt) == [0] * count + [1] + [2] * 3
@@ -74,9 +74,9 @@ def test_places_of_sentences():
     assert list(sentences.quarter[-3:]) == [-1, 1, 3]
     details = count - 1
     assert list(sentences.quarter[1:count]) == [int(4 * (k + 0.5) / details) for k in range(details)]
-    ids = clip_tokenizer()(LONG_PROMPT, verbose=False)["input_ids"]
+    ids = tiny_tokenizer()(LONG_PROMPT, verbose=False)["input_ids"]
     assert sentences.tokens[0] == len(ids)
-    last = clip_tokenizer()(sentences.texts[0][-1])["input_ids"]
+    last = tiny_tokenizer()(sentences.texts[0][-1])["input_ids"]
     assert sentences.start[count - 1] == len(ids) - len(last) + 1
 
 
@@ -131,7 +131,7 @@ def test_black_pictures_are_counted(base, tmp_path):
 def test_every_picture_is_asked_about_its_own_prompt_and_the_floor_about_the_next(base, tmp_path):
     prompts = PROMPTS[1:3]
     album = album_of(base, tmp_path, prompts=prompts, seeds=(0,))
-    sentences, judge = sentences_in(prompts, clip_tokenizer()), Brightness()
+    sentences, judge = sentences_in(prompts, tiny_tokenizer()), Brightness()
     pixels = [np.asarray(shot.read()).tobytes() for shot in album.shots[0]]
     texts = [("One cat.",), ("A red dog.", "A blue cat.", "A tree.")]
     judge_album(judge, album, sentences)
@@ -150,7 +150,7 @@ def table(scores: list[list[float | None]]) -> Table:
 
 
 # Two prompts of four and of two sentences, two seeds; late are the sentences 2 and 3 of the first, 1 of the second.
-HAND = sentences_in(["One cat. Two dogs. Three pigs. Four owls.", "Five cows. Six bats."], clip_tokenizer())
+HAND = sentences_in(["One cat. Two dogs. Three pigs. Four owls.", "Five cows. Six bats."], tiny_tokenizer())
 OURS = table([[0.9, 0.1, 0.5, 0.8, None, 0.7], [0.2, None, 0.9, 0.9, 0.9, 0.3]])
 THEIRS = table([[0.1, 0.1, 0.9, 0.1, None, 0.1], [0.2, None, 0.1, None, 0.9, 0.3]])
 
@@ -174,7 +174,7 @@ def test_shares_by_hand():
 
 
 def test_quarters_by_hand():
-    sentences = sentences_in(["One cat. Two dogs. Three pigs. Four owls. Five cows."], clip_tokenizer())
+    sentences = sentences_in(["One cat. Two dogs. Three pigs. Four owls. Five cows."], tiny_tokenizer())
     found = summarise(table([[0.0, 0.9, 0.1, None, 0.7]]), sentences, samples=5)
     assert found["by_quarter"] == [100, 0, None, 100]
     assert found["score_by_quarter"] == [90, 10, None, 70]
@@ -209,7 +209,7 @@ def test_agreement_by_hand():
 def test_all_of_it_repeats_and_one_prompt_has_no_floor(base, tmp_path):
     chosen = [*list(variants_of(base, "own", None).values())[:2], *variants_of(base, "long", tiny_encoder()).values()]
     albums = {one.name: album_of(base, tmp_path, variant=one, prompts=PROMPTS[:3]) for one in chosen}
-    sentences = sentences_in(PROMPTS[:3], clip_tokenizer())
+    sentences = sentences_in(PROMPTS[:3], tiny_tokenizer())
     judged = judge_albums(albums, sentences, [Brightness], samples=20)
     assert judged == judge_albums(albums, sentences, [Brightness], samples=20)
     assert list(judged.encoders) == ["own", "own-chunked", "long"]
@@ -217,7 +217,7 @@ def test_all_of_it_repeats_and_one_prompt_has_no_floor(base, tmp_path):
     assert judged.encoders["own"]["brightness"]["floor"]["all"] is not None
     assert judged.agreement == {}
     alone = {"own": album_of(base, tmp_path, prompts=PROMPTS[:1])}
-    judged = judge_albums(alone, sentences_in(PROMPTS[:1], clip_tokenizer()), [Brightness], samples=20)
+    judged = judge_albums(alone, sentences_in(PROMPTS[:1], tiny_tokenizer()), [Brightness], samples=20)
     assert "floor" not in judged.encoders["own"]["brightness"]
 
 

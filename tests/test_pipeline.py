@@ -13,7 +13,7 @@ from diffusers import (
     StableDiffusionPipeline,
 )
 from PIL import Image
-from tiny import LONG_PROMPT, clip_tokenizer, draw, save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny import END, LONG_PROMPT, START, draw, save_clip_model, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 
 from debias_sd import encode_prompt
 from debias_sd.encoder import TextEncoder
@@ -84,7 +84,7 @@ def test_the_encoder_object_stays_as_it_was_and_the_pad_is_the_bases():
     base = tiny_sd_pipeline(pad_token="!")
     encoder = tiny_encoder()
     pipe = with_text_encoder(base, encoder)
-    assert (pipe.tokenizer.pad_token_id, encoder.tokenizer.pad_token_id) == (0, 49407)
+    assert (pipe.tokenizer.pad_token_id, encoder.tokenizer.pad_token_id) == (0, END)
     assert pipe.tokenizer(SHORT, padding="max_length").input_ids[-1] == 0
     assert (encoder.model.config.pad_token_id, pipe.text_encoder.config.pad_token_id) == (1, 0)
     shared = zip(pipe.text_encoder.parameters(), encoder.model.parameters(), strict=True)
@@ -141,7 +141,7 @@ def test_what_clip_skip_needs_adds_no_weights_and_survives_copies(base):
 def test_nothing_stays_behind_that_clip_skip_needs(base):
     """Case 116: a call for all layers leaves no attribute on the model, and two threads read right, 60 of 60."""
     pipe = with_text_encoder(base, tiny_encoder())
-    pipe.text_encoder(torch.tensor([[49406, 320, 49407]]), output_hidden_states=True)  # hooks of transformers' own
+    pipe.text_encoder(torch.tensor([[START, 320, END]]), output_hidden_states=True)  # hooks of transformers' own
     before = set(vars(pipe.text_encoder))
 
     def read(_: int) -> torch.Tensor:
@@ -194,14 +194,14 @@ def test_an_encoder_that_does_not_fit_is_told(base):
     with pytest.raises(ValueError, match="is 64 wide and text_encoder of this base is 32 wide"):
         with_text_encoder(base, tiny_encoder(width=64))
     with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
-        with_text_encoder(base, TextEncoder(tiny_encoder().model, clip_tokenizer(77)))
+        with_text_encoder(base, TextEncoder(tiny_encoder().model, tiny_tokenizer(77)))
 
 
 def test_another_vocabulary_is_told():
     base = tiny_sd_pipeline()
     base.tokenizer.add_tokens(["<pad>"])
     base.tokenizer.pad_token = "<pad>"
-    base.text_encoder.resize_token_embeddings(49409)
+    base.text_encoder.resize_token_embeddings(END + 2)
     with pytest.raises(ValueError, match="has the added token '<pad>', which the encoder lacks"):
         with_text_encoder(base, tiny_encoder())
 

@@ -12,7 +12,7 @@ from diffusers import (
     StableDiffusionXLPipeline,
 )
 from PIL import Image
-from tiny import LONG_PROMPT, draw, tiny_encoder, tiny_sd_pipeline
+from tiny import END, LONG_PROMPT, draw, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import (
     FAMILIES,
     SIDE,
@@ -65,20 +65,20 @@ def family(request):
 
 
 ROWS = {
-    "sd": [("text_encoder", "CLIPTextModel", 248, 32, 49407, "given")],
+    "sd": [("text_encoder", "CLIPTextModel", 248, 32, END, "given")],
     "sd2": [("text_encoder", "CLIPTextModel", 248, 64, 0, "given")],
     "sdxl": [
-        ("text_encoder", "CLIPTextModel", 248, 32, 49407, "given"),
+        ("text_encoder", "CLIPTextModel", 248, 32, END, "given"),
         ("text_encoder_2", "CLIPTextModelWithProjection", 248, 48, 0, "stretched"),
     ],
     "refiner": [("text_encoder_2", "CLIPTextModelWithProjection", 248, 48, 0, "stretched")],
     "sd3": [
-        ("text_encoder", "CLIPTextModelWithProjection", 248, 32, 49407, "given"),
+        ("text_encoder", "CLIPTextModelWithProjection", 248, 32, END, "given"),
         ("text_encoder_2", "CLIPTextModelWithProjection", 248, 48, 0, "stretched"),
         ("text_encoder_3", "T5EncoderModel", 512, 96, 0, "base"),
     ],
     "flux": [
-        ("text_encoder", "CLIPTextModel", 248, 32, 49407, "given"),
+        ("text_encoder", "CLIPTextModel", 248, 32, END, "given"),
         ("text_encoder_2", "T5EncoderModel", 512, 96, 0, "base"),
     ],
 }

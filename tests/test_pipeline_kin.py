@@ -11,7 +11,7 @@ from diffusers import (
     UniDiffuserPipeline,
     UniDiffuserTextDecoder,
 )
-from tiny import LONG_PROMPT, WIDTH, clip_tokenizer, tiny_encoder, tiny_sd_pipeline, tiny_text_encoder
+from tiny import LONG_PROMPT, WIDTH, tiny_encoder, tiny_sd_pipeline, tiny_text_encoder, tiny_tokenizer
 from tiny_pipelines import picture
 from transformers import CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModelWithProjection
 
@@ -54,7 +54,7 @@ def tiny_unidiffuser() -> UniDiffuserPipeline:
     )  # fmt: skip
     decoder = UniDiffuserTextDecoder(77, WIDTH, prefix_hidden_dim=16, n_embd=16, n_layer=1, n_head=2, vocab_size=100)
     images = {"image_encoder": image_encoder(), "clip_image_processor": CLIPImageProcessor(**SIZE)}
-    texts = {"text_encoder": tiny_text_encoder(), "clip_tokenizer": clip_tokenizer(), "text_tokenizer": None}
+    texts = {"text_encoder": tiny_text_encoder(), "clip_tokenizer": tiny_tokenizer(), "text_tokenizer": None}
     parts = {name: tiny_sd_pipeline().components[name] for name in ("vae", "scheduler")}
     return UniDiffuserPipeline(**parts, **images, **texts, unet=unet, text_decoder=decoder)
 

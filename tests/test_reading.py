@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_retrieval_siglip import WORDS
 from test_retrieval_siglip import folder as siglip_folder  # noqa: F401  (a fixture)
-from tiny import LONG_PROMPT, clip_tokenizer, save_clip_model
+from tiny import LONG_PROMPT, save_clip_model, tiny_tokenizer
 from tiny_sets import caption, make_folder
 from tiny_world import save_tiny_clip
 from transformers import CLIPModel, SiglipModel
@@ -53,7 +53,7 @@ def siglip_text(number: int) -> str:
 def test_attention_is_that_of_stock_transformers_at_the_end_token(world):
     found = pooled_attention(load_towers(world / "long"), CAPTIONS, Processes())
     model = CLIPModel.from_pretrained(world / "long", attn_implementation="eager").eval()
-    tokenizer = clip_tokenizer(248)
+    tokenizer = tiny_tokenizer(248)
     for text, one in zip(CAPTIONS, found, strict=True):
         ids = tokenizer([text], return_tensors="pt")["input_ids"]
         with torch.no_grad():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import clip_tokenizer, tiny_encoder, tiny_sd_pipeline
+from tiny import END, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 from tiny_pipelines import second_encoder, tiny_sdxl
 
 from debias_sd import TextEncoder, encoder_folder, load_debias_pipeline, with_text_encoder
@@ -18,8 +18,8 @@ TOLD = "was not trained from the base's own"
 def lengthened(pipe, slot="text_encoder") -> TextEncoder:
     """The base's own encoder at 248 positions, as a training without a step leaves it."""
     model = copy.deepcopy(getattr(pipe, slot))
-    model.config.eos_token_id = model.eos_token_id = 49407
-    return TextEncoder(model, clip_tokenizer(77)).stretch()
+    model.config.eos_token_id = model.eos_token_id = END
+    return TextEncoder(model, tiny_tokenizer(77)).stretch()
 
 
 def noisy(pipe, amount, *, only=""):

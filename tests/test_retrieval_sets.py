@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import clip_tokenizer, edit_json, save_clip_model
+from tiny import END, edit_json, save_clip_model, tiny_tokenizer
 from tiny_sets import caption, check_ranks, draw, make_coco, make_folder, make_urban1k
 from transformers import CLIPModel
 
@@ -44,7 +44,7 @@ def measure(source, *sets, **plan) -> Measured:
 def plain_features(folder, records) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images, captions and owners by stock transformers, padded to the window, one text and picture at a time."""
     model = CLIPModel.from_pretrained(folder).eval()
-    model.config.text_config.eos_token_id = 49407
+    model.config.text_config.eos_token_id = END
     mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
     images, texts, owners = [], [], []
     with torch.no_grad():
@@ -53,7 +53,7 @@ def plain_features(folder, records) -> tuple[np.ndarray, np.ndarray, np.ndarray]
             pixels = (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
             images.append(model.get_image_features(pixels[None]).pooler_output[0])
             for text in records[number].captions:
-                ids = tokenize(clip_tokenizer(248), [text], length=248, pad_id=0)
+                ids = tokenize(tiny_tokenizer(248), [text], length=248, pad_id=0)
                 texts.append(model.get_text_features(ids).pooler_output[0])
                 owners.append(number)
     images, texts = (torch.nn.functional.normalize(torch.stack(rows), dim=-1).numpy() for rows in (images, texts))
@@ -80,7 +80,7 @@ def test_features_do_not_depend_on_company_order_or_padding(folder):
     np.testing.assert_array_equal(np.concatenate([embedder(folder).texts([text]) for text in texts]), one)
     towers = load_towers(folder)
     with torch.inference_mode():
-        padded = towers.text_features(tokenize(clip_tokenizer(248), texts, length=248, pad_id=0))
+        padded = towers.text_features(tokenize(tiny_tokenizer(248), texts, length=248, pad_id=0))
     np.testing.assert_allclose(one, torch.nn.functional.normalize(padded, dim=-1).numpy(), atol=1e-6)
 
 
@@ -88,8 +88,8 @@ def test_longer_captions_are_cut_with_their_end_token_and_counted(folder, tmp_pa
     text = caption(1) * 8
     towers = load_towers(folder)
     (row,), (length,) = towers.ids_of([text])
-    assert row == tokenize(clip_tokenizer(248), [text], length=248, pad_id=0)[0].tolist()
-    assert (len(row), row[-1]) == (248, 49407)
+    assert row == tokenize(tiny_tokenizer(248), [text], length=248, pad_id=0)[0].tolist()
+    assert (len(row), row[-1]) == (248, END)
     assert length > 248
     draw(tmp_path / "a.png", 1)
     records = ListedRecords("own", tuple(Record(f"{n}", tmp_path / "a.png", (text,)) for n in range(2)))

@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tiny import LONG_PROMPT, clip_tokenizer, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny import LONG_PROMPT, edit_json, save_clip_model, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 from tiny_pipelines import tiny_sd3
 from tiny_siglip import make_siglip
 
@@ -143,7 +143,7 @@ def test_a_pipeline_of_another_family_is_refused(tmp_path, capsys):
 
 
 def report_of(prompt: str):
-    return count_tokens(clip_tokenizer(77), prompt)
+    return count_tokens(tiny_tokenizer(77), prompt)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -31,7 +31,7 @@ from diffusers import (
 from diffusers.models.attention_processor import IPAdapterAttnProcessor
 from diffusers.models.embeddings import ImageProjection
 from PIL import Image
-from tiny import LONG_PROMPT, WIDTH, clip_tokenizer, text_config, tiny_sd_pipeline, tiny_text_encoder
+from tiny import END, LONG_PROMPT, WIDTH, text_config, tiny_sd_pipeline, tiny_text_encoder, tiny_tokenizer
 from transformers import (
     CLIPImageProcessor,
     CLIPTextConfig,
@@ -68,8 +68,8 @@ def tiny_projected_encoder(
 
 def second_encoder(*, length: int = 248, projection: int = PROJECTION_2) -> TextEncoder:
     """One that fits the second CLIP slot of SDXL and Stable Diffusion 3."""
-    model = tiny_projected_encoder(length, projection=projection, seed=12, eos_token_id=49407)
-    return TextEncoder(model.text_model, clip_tokenizer(length), projection=model.text_projection.weight.detach())
+    model = tiny_projected_encoder(length, projection=projection, seed=12, eos_token_id=END)
+    return TextEncoder(model.text_model, tiny_tokenizer(length), projection=model.text_projection.weight.detach())
 
 
 def tiny_t5(*, width: int = WIDTH_T5, seed: int = 3) -> T5EncoderModel:
@@ -139,8 +139,8 @@ def tiny_sdxl() -> StableDiffusionXLPipeline:
             vae=_vae(),
             text_encoder=tiny_text_encoder(77, seed=1, eos_token_id=2),
             text_encoder_2=tiny_projected_encoder(),
-            tokenizer=clip_tokenizer(),
-            tokenizer_2=clip_tokenizer(pad_token="!"),
+            tokenizer=tiny_tokenizer(),
+            tokenizer_2=tiny_tokenizer(pad_token="!"),
             unet=_sdxl_unet(WIDTH + WIDTH_2, numbers=6),
             scheduler=_ddim(),
             force_zeros_for_empty_prompt=True,
@@ -156,7 +156,7 @@ def tiny_sdxl_refiner() -> StableDiffusionXLImg2ImgPipeline:
             text_encoder=None,
             text_encoder_2=tiny_projected_encoder(),
             tokenizer=None,
-            tokenizer_2=clip_tokenizer(pad_token="!"),
+            tokenizer_2=tiny_tokenizer(pad_token="!"),
             unet=_sdxl_unet(WIDTH_2, numbers=5),
             scheduler=_ddim(),
             requires_aesthetics_score=True,
@@ -182,9 +182,9 @@ def tiny_sd3(*, t5: bool = True) -> StableDiffusion3Pipeline:
             scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
             vae=_vae(use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.0609, scaling_factor=1.5305),
             text_encoder=first,
-            tokenizer=clip_tokenizer(),
+            tokenizer=tiny_tokenizer(),
             text_encoder_2=tiny_projected_encoder(),
-            tokenizer_2=clip_tokenizer(pad_token="!"),
+            tokenizer_2=tiny_tokenizer(pad_token="!"),
             text_encoder_3=tiny_t5() if t5 else None,
             tokenizer_3=t5_tokenizer() if t5 else None,
         )
@@ -202,7 +202,7 @@ def tiny_flux() -> FluxPipeline:
             scheduler=FlowMatchEulerDiscreteScheduler(),
             vae=_vae(1, use_quant_conv=False, use_post_quant_conv=False, shift_factor=0.0609, scaling_factor=1.5035),
             text_encoder=tiny_text_encoder(77, seed=1, eos_token_id=2),
-            tokenizer=clip_tokenizer(),
+            tokenizer=tiny_tokenizer(),
             text_encoder_2=tiny_t5(),
             tokenizer_2=t5_tokenizer(),
             transformer=transformer.eval(),
