@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tiny import LONG_PROMPT, save_clip_model
+from tiny import END, LONG_PROMPT, save_clip_model
 from tiny_siglip import make_siglip
 from tiny_world import save_tiny_clip
 
@@ -125,7 +125,7 @@ def test_the_score_is_that_of_the_model_itself(tmp_path):
     preprocessing = judge.towers.preprocessing
     pixels = preprocessing.normalise([preprocessing.square(noise())])
     rows = judge.towers.tokenizer(texts, padding=True, return_tensors="pt")
-    model.config.text_config.eos_token_id = model.text_model.eos_token_id = 49407
+    model.config.text_config.eos_token_id = model.text_model.eos_token_id = END
     with torch.no_grad():
         logits = model(**rows, pixel_values=pixels).logits_per_image[0].double()
     expected = 1 / (1 + (logits[1:] - logits[0]).exp().mean())
