@@ -25,7 +25,7 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Several threads add gradients up in any order: the same training twice has other bits then."""
     import torch

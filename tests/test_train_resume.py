@@ -37,7 +37,7 @@ def write_data(folder, *, count=RECORDS):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(tmp_path_factory, one_thread):
     """A run on records, stopped at step 2 of 4, with its data and its start beside it."""
     AcceleratorState._reset_state(reset_partial_state=True)
     place = tmp_path_factory.mktemp("stopped")
