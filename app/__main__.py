@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -74,6 +75,13 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     )
 
 
+def check_address(settings: Settings) -> None:
+    """Raise OSError for a port that cannot be listened on: before the models are loaded, which can take minutes."""
+    if settings.port is not None:
+        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the models and serve until interrupted; exit code 2 with one sentence for a fault of the operator's."""
     open_terminal()
@@ -81,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="app: %(levelname)s: %(message)s")
     try:
         settings = read_settings(arguments)
+        check_address(settings)
         from app.models import Models
         from app.page import build_demo, launch
         from debias_sd.commands.terminal import quiet_loading, say

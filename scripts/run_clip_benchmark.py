@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import sys
 
-from debias_sd.measure.retrieval.clip_benchmark import load_folder
-
 
 def main() -> int:
     try:
@@ -22,6 +20,8 @@ def main() -> int:
         name = (error.name or "clip_benchmark").split(".")[0].replace("_", "-")
         print(f"run_clip_benchmark: {name} is not installed; pip install {name}.", file=sys.stderr)
         return 2
+    from debias_sd.measure.retrieval.clip_benchmark import load_folder  # takes seconds: what is missing is told before
+
     models.TYPE2FUNC["debias_sd"] = load_folder
     models.MODEL_TYPES.append("debias_sd")
     cli.main()

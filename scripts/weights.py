@@ -94,6 +94,8 @@ def run_together(jobs: list[list[list[str]]]) -> None:
             if code:
                 for other in running.values():
                     other.terminate()
+                for other in running.values():
+                    other.wait()  # a second call must not meet it
                 raise SystemExit(f"weights: {' '.join(process.args[1:])} ended with exit code {code}; see above.")
 
 

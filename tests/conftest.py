@@ -25,9 +25,20 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Several threads add gradients up in any order: the same training twice has other bits then."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
-def fresh_accelerator() -> Iterator[None]:
-    """Accelerate keeps one state per process; each test is a run of its own."""
+def fresh_accelerator(one_thread: None) -> Iterator[None]:
+    """Accelerate keeps one state per process; each test is a run of its own, on one thread."""
     from accelerate.state import AcceleratorState  # not for every test: it takes seconds
 
     AcceleratorState._reset_state(reset_partial_state=True)

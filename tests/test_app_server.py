@@ -65,16 +65,15 @@ def ask(url: str, prompt: str, **settings: object) -> dict:
     return content[0] if kind == "event: complete" else {"error": content}
 
 
-def test_the_example_client_gets_the_command_lines_pictures(url, expected, tmp_path):
-    command = [sys.executable, "-m", "app.client", url, PROMPT, "--seed", "3", "--steps", str(STEPS), "--out"]
-    done = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_the_example_client_gets_the_command_lines_pictures(url, expected, tmp_path, capsys):
+    command = [url, PROMPT, "--seed", "3", "--steps", str(STEPS), "--out", str(tmp_path)]
+    assert client.main(command) == 0
+    said = capsys.readouterr().out
     for name, image in expected[3].items():
         assert np.array_equal(np.asarray(Image.open(tmp_path / f"{name}-3.png")), image)
-        assert re.search(rf"^{name}: (drawn|missing|unsure|not read|\d of \d)", done.stdout, re.MULTILINE)
-    refused = subprocess.run([*command, str(tmp_path), "--steps", "101"], cwd=ROOT, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "the number of steps is 101; it must be a whole number from 1 to 100." in refused.stderr
+        assert re.search(rf"^{name}: (drawn|missing|unsure|not read|\d of \d)", said, re.MULTILINE)
+    assert client.main([*command, "--steps", "101"]) == 2
+    assert "the number of steps is 101; it must be a whole number from 1 to 100." in capsys.readouterr().err
 
 
 def test_no_app_at_the_address_is_one_sentence(capsys):
@@ -232,14 +231,24 @@ def test_the_thirty_fourth_is_refused_the_last_is_told_how_many_are_before_and_c
     assert log.read_text().splitlines()[2:] == ["app: ended"]
 
 
-def test_a_port_that_is_taken_is_one_sentence(url, tmp_path):
+TAKEN = "app: error: cannot listen on 127.0.0.1, port {} (OSError); give another --port or --host.\n"
+
+
+def test_a_port_that_is_taken_is_one_sentence_before_models_are_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["--port", str(port)]) == 2
+    assert capsys.readouterr() == ("", TAKEN.format(port))
+
+
+@pytest.mark.slow  # an app of its own
+def test_a_port_that_is_taken_while_models_are_loaded_is_one_sentence_too(url):
     port = url.rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "app", "--port", port]  # with the example, whose drawing must end too
+    code = "import sys, app.__main__ as app; app.check_address = lambda _: None; sys.exit(app.main())"
+    command = [sys.executable, "-c", code, "--port", port]  # with the example, whose drawing must end too
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 2
-    assert done.stderr == (
-        f"app: error: cannot listen on 127.0.0.1, port {port} (OSError); give another --port or --host.\n"
-    )
+    assert done.stderr == TAKEN.format(port)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """The scripts of examples/, run as a user runs them, at tiny size."""
 
 import json
-import runpy
-import sys
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from run_script import run_script
 from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_sdxl
 from tiny_sets import make_folder
@@ -15,14 +15,8 @@ from tiny_world import save_tiny_clip
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> int:
-    """Run a script with its arguments; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    try:
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    except SystemExit as done:
-        return done.code
-    return 0
+def few_steps(scheduler, count, *arguments, of, **options):
+    return of(scheduler, min(count, 2), *arguments, **options)
 
 
 @pytest.mark.parametrize(
@@ -34,21 +28,24 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: object) -> int:
     ],
 )
 def test_an_example_draws_a_picture(tmp_path, monkeypatch, capsys, name, base, said):
-    base().save_pretrained(tmp_path / "base")
+    pipe = base()
+    pipe.save_pretrained(tmp_path / "base")
+    scheduler = type(pipe.scheduler)  # a random UNet's 25 steps show no more than 2
+    monkeypatch.setattr(scheduler, "set_timesteps", partialmethod(few_steps, of=scheduler.set_timesteps))
     tiny_encoder().stretch().save(tmp_path / "encoder")
     arguments = (tmp_path / "base", tmp_path / "encoder", 3 * LONG_PROMPT, tmp_path / "out.png")
-    assert run(monkeypatch, name, *arguments) == 0
+    assert run_script(EXAMPLES / name, *arguments) == 0
     with Image.open(tmp_path / "out.png") as image:
         assert min(image.size) >= 8
     assert said in capsys.readouterr().out
 
 
-def test_an_encoder_trains_on_a_folder_of_pictures_and_is_measured(tmp_path, monkeypatch, fresh_accelerator):
+def test_an_encoder_trains_on_a_folder_of_pictures_and_is_measured(tmp_path, fresh_accelerator):
     clip, pictures = save_tiny_clip(tmp_path / "clip"), make_folder(tmp_path / "pictures")
     small = ("--max_train_steps", 2, "--lr_warmup_steps", 1, "--train_batch_size", 4, "--components", 2)
-    assert run(monkeypatch, "train_on_pictures.py", clip, pictures, tmp_path / "trained", *small) == 0
+    assert run_script(EXAMPLES / "train_on_pictures.py", clip, pictures, tmp_path / "trained", *small) == 0
     report = tmp_path / "report.json"
-    assert run(monkeypatch, "measure.py", clip, tmp_path / "trained", pictures, report) == 0
+    assert run_script(EXAMPLES / "measure.py", clip, tmp_path / "trained", pictures, report) == 0
     assert {"before", "after"} <= set(json.dumps(json.loads(report.read_text())).replace('"', " ").split())
 
 

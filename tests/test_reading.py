@@ -18,8 +18,8 @@ from debias_sd import cli
 from debias_sd.measure.features.cache import FeatureCache
 from debias_sd.measure.features.embedding import Embedder
 from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import load_towers
-from debias_sd.measure.reading.attention import TokenAttention, pooled_attention
+from debias_sd.measure.features.towers import ClipTowers, load_towers
+from debias_sd.measure.reading.attention import TokenAttention, _tokens_by_word, pooled_attention
 from debias_sd.measure.reading.by_place import _per_token, measure_reading
 from debias_sd.measure.reading.places import texts_of
 from debias_sd.measure.world import world_prompts
@@ -86,6 +86,20 @@ def test_siglip_looks_from_the_last_slot_at_its_pads_too(siglip_folder):  # noqa
     assert len(found[1].word_of) == 15  # cut to 16 positions, the end token last
     assert all(one.slots.shape == (2, 16) for one in found)
     assert towers.model.config._attn_implementation == "sdpa"
+
+
+def test_a_word_ends_where_the_text_up_to_it_ends(world, siglip_folder, monkeypatch):  # noqa: F811
+    words = "The kitchen, 12 cups;  and the\u00e9 (caf\u00e9!) unbelievably <|endoftext|> small".split(" ")
+    for towers in (load_towers(world / "long"), load_towers(siglip_folder)):
+        ids, ends = _tokens_by_word(towers, words)
+        lengths = [len(row) for row in towers.own_ids([" ".join(words[: n + 1]) for n in range(len(words))])]
+        assert ends.tolist() == np.maximum.accumulate(lengths).tolist()
+        assert ids == towers.own_ids([" ".join(words)])[0]
+
+    # A tokenizer that begins every text with a token of its own: a text's words alone are not the text.
+    monkeypatch.setattr(ClipTowers, "own_ids", lambda self, texts: [[0, *map(len, one.split())] for one in texts])
+    ids, ends = _tokens_by_word(load_towers(world / "long"), ["one", "three", "two"])
+    assert (ids, ends.tolist()) == ([0, 3, 5, 3], [2, 3, 4])
 
 
 def test_changes_are_those_of_the_features_and_relative_to_their_caption(world):

@@ -1,13 +1,11 @@
 """Reports: written whole or not at all, made by the evaluate command, and turned into docs/results.md."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from run_script import run_script
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd.cli import main
@@ -70,16 +68,28 @@ def reports(tmp_path_factory):
     folder = root / "results"
     for kind in ("retrieval", "attention", "fidelity"):
         options = [f"{name}={path}" for name, path in names.items()]
-        command = ["evaluate", kind, "--count", "8", "--encoder", *options, "--out", str(folder / f"{kind}.json")]
+        command = ["evaluate", kind, "--count", "8", "--samples", "50", "--out", str(folder / f"{kind}.json")]
+        command += ["--encoder", *options]
         if kind == "fidelity":
             command += ["--base", str(root / "sd"), "--steps", "1"]
         assert main(command) == 0
     return folder
 
 
-def run_results(*arguments: str | Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "scripts" / "results.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
+def run_results(*arguments: str | Path) -> int:
+    return run_script(ROOT / "scripts" / "results.py", *arguments)
+
+
+BEGIN, END = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
+
+
+@pytest.fixture(scope="module")
+def documents(reports, tmp_path_factory):
+    """The results document of `reports` with its plots, and a README with their table."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "README.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert run_results("--reports", reports, "--docs", folder, "--readme", folder / "README.md") == 0
+    return folder
 
 
 def test_the_command_writes_every_encoder_with_its_settings(reports):
@@ -97,12 +107,10 @@ def test_the_command_writes_every_encoder_with_its_settings(reports):
     assert report.extra["checker_errors"]["rendered"]["missed_percent"] == 0
 
 
-def test_results_are_written_from_reports_and_every_number_can_be_recomputed(reports, tmp_path):
-    done = run_results("--reports", reports, "--docs", tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "results.md").read_text()
+def test_results_are_written_from_reports_and_every_number_can_be_recomputed(reports, documents):
+    text = (documents / "results.md").read_text()
     for name in ("results-probes.png", "results-attention.png", "results-places.png"):
-        assert (tmp_path / name).stat().st_size > 5000
+        assert (documents / name).stat().st_size > 5000
         assert f"({name})" in text
     found = Report.read(reports / "retrieval.json").encoders
     values = [found[f"debias-l0.1-s{seed}"]["sets"]["world-twins"]["probes"]["keep"]["t2i"]["r1"] for seed in (0, 1)]
@@ -124,15 +132,14 @@ def test_results_say_what_holds_by_the_rule(reports, tmp_path):
     folder = tmp_path / "reports"
     folder.mkdir()
     (folder / "retrieval.json").write_text(json.dumps(report))
-    assert run_results("--reports", folder, "--docs", tmp_path).returncode == 0
+    assert run_results("--reports", folder, "--docs", tmp_path) == 0
     text = (tmp_path / "results.md").read_text()
     assert "| R@1 T2I above: Keep | 81.0 ± 1.4 | 70.5 ± 0.7 | **holds** | |" in text.replace("|  |", "| |")
     assert "| R@1 T2I above: Move | 74.5 ± 6.4 | 65.0 ± 7.1 | **does not hold** | |" in text.replace("|  |", "| |")
     assert "| late-detail score higher | – | – | **not measured** |" in text
 
 
-def test_a_second_run_has_a_section_of_its_own_and_changes_no_other_number(reports, tmp_path):
-    assert run_results("--reports", reports, "--docs", tmp_path / "one").returncode == 0
+def test_a_second_run_has_a_section_of_its_own_and_changes_no_other_number(reports, documents, tmp_path):
     folder = tmp_path / "reports"
     shutil.copytree(reports, folder)
     shutil.copytree(reports, folder / "another-seed")
@@ -140,36 +147,32 @@ def test_a_second_run_has_a_section_of_its_own_and_changes_no_other_number(repor
     for name, result in changed["encoders"].items():
         result["sets"]["world-twins"]["probes"]["keep"]["t2i"]["r1"] = 77.0 if name.startswith("debias") else 33.0
     (folder / "another-seed" / "retrieval.json").write_text(json.dumps(changed))
-    assert run_results("--reports", folder, "--docs", tmp_path / "two").returncode == 0
-    one, two = ((tmp_path / name / "results.md").read_text() for name in ("one", "two"))
+    assert run_results("--reports", folder, "--docs", tmp_path) == 0
+    one, two = ((place / "results.md").read_text() for place in (documents, tmp_path))
     before, again = two.split("## Again from nothing with another seed")
     assert before == one.split("## Where the numbers come from")[0]
     assert "| R@1 T2I above: Keep | 77.0 ± 0.0 | 33.0 ± 0.0 | **holds** |" in again
     assert again.count("| retrieval.json |") == 2
 
 
-def test_results_without_reports_are_refused(tmp_path):
-    done = run_results("--reports", tmp_path, "--docs", tmp_path / "docs")
-    assert done.returncode == 2
-    assert "holds no reports" in done.stderr
+def test_results_without_reports_are_refused(tmp_path, capsys):
+    assert run_results("--reports", tmp_path, "--docs", tmp_path / "docs") == 2
+    assert "holds no reports" in capsys.readouterr().err
     assert not (tmp_path / "docs").exists()
 
 
-def test_the_readme_table_is_written_between_its_marks_and_nothing_else_changes(reports, tmp_path):
-    readme = tmp_path / "README.md"
-    begin, end = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
-    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    assert run_results("--reports", reports, "--docs", tmp_path, "--readme", readme).returncode == 0
-    text = readme.read_text()
-    assert text.startswith(f"before\n{begin}\n| | Keep | Move |")
-    assert text.endswith(f" |\n{end}\nafter\n")
+def test_the_readme_table_is_written_between_its_marks_and_nothing_else_changes(reports, documents, tmp_path, capsys):
+    text = (documents / "README.md").read_text()
+    assert text.startswith(f"before\n{BEGIN}\n| | Keep | Move |")
+    assert text.endswith(f" |\n{END}\nafter\n")
     assert "old" not in text
     found = Report.read(reports / "retrieval.json").encoders
     assert f"| CLIP | {found['base-s0']['sets']['world-twins']['probes']['keep']['t2i']['r1']:.1f} |" in text
+    readme = tmp_path / "README.md"
     readme.write_text("no marks")
-    done = run_results("--reports", reports, "--docs", tmp_path, "--readme", readme)
-    assert done.returncode == 2
-    assert "lacks the marks" in done.stderr
+    capsys.readouterr()
+    assert run_results("--reports", reports, "--docs", tmp_path, "--readme", readme) == 2
+    assert "lacks the marks" in capsys.readouterr().err
     assert readme.read_text() == "no marks"
 
 
@@ -177,6 +180,6 @@ def test_the_readme_table_is_that_of_the_reports_in_the_tree(tmp_path):
     committed = (ROOT / "README.md").read_text(encoding="utf-8")
     copy = tmp_path / "README.md"
     copy.write_text(committed, encoding="utf-8")
-    assert run_results("--reports", ROOT / "results", "--docs", tmp_path, "--readme", copy).returncode == 0
+    assert run_results("--reports", ROOT / "results", "--docs", tmp_path, "--readme", copy) == 0
     assert copy.read_text(encoding="utf-8") == committed
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()

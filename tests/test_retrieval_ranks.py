@@ -133,8 +133,10 @@ def test_recalls_are_those_of_torchmetrics(seed):
             assert scores_of(found)[f"r{k}"] == pytest.approx(100 * value, abs=1e-4)
 
 
+@pytest.mark.parametrize("block", [1, 60, 1 << 18])
 @pytest.mark.parametrize("pictures", [1, 4, 7])
-def test_scores_of_a_draw_are_those_of_its_pictures_written_out(pictures):
+def test_scores_of_a_draw_are_those_of_its_pictures_written_out(pictures, block, monkeypatch):
+    monkeypatch.setattr("debias_sd.measure.retrieval.ranks.DRAWN", block)
     rng = np.random.default_rng(pictures)
     owners = np.concatenate([np.arange(pictures), rng.integers(0, pictures, 3 * pictures)])  # one caption and more
     ranks = rng.integers(1, 30, len(owners))

@@ -74,11 +74,15 @@ def test_the_ranks_are_those_of_stock_transformers(make, folder, tmp_path):
 
 
 def test_features_do_not_depend_on_company_order_or_padding(folder):
-    texts = [caption(number)[: 15 * number] for number in range(1, 24)] + ["", caption(1) * 20]
-    one = embedder(folder).texts(texts)
-    np.testing.assert_array_equal(embedder(folder).texts(texts[::-1])[::-1], one)
-    np.testing.assert_array_equal(np.concatenate([embedder(folder).texts([text]) for text in texts]), one)
+    texts = [caption(number)[: 30 * number] for number in range(1, 12)] + ["", caption(1) * 20]
     towers = load_towers(folder)
+
+    def features_of(texts):
+        return Embedder(towers, FeatureCache(None, ""), Processes()).texts(texts)
+
+    one = features_of(texts)
+    np.testing.assert_array_equal(features_of(texts[::-1])[::-1], one)
+    np.testing.assert_array_equal(np.concatenate([features_of([text]) for text in texts]), one)
     with torch.inference_mode():
         padded = towers.text_features(tokenize(tiny_tokenizer(248), texts, length=248, pad_id=0))
     np.testing.assert_allclose(one, torch.nn.functional.normalize(padded, dim=-1).numpy(), atol=1e-6)

@@ -30,7 +30,7 @@ def command_of(options, port, module="train_encoder"):
 
 
 def environment_of(port):
-    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
+    return os.environ | {"CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
 
 
 def launch(options, settings, port, module="train_encoder", before=()):

@@ -157,6 +157,7 @@ def test_an_item_stops_looking_behind_the_limit(shared):
     assert len({number for number, _, _ in everything[0]["faults"]}) == 199
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_over_broken_records_counts_them_resumes_and_stops_at_the_limit(base, shared, tmp_path, capsys):
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "train_data": str(shared)}
     settings |= {"skip_missing_images": False, "train_batch_size": 48, "max_train_steps": 8, "checkpointing_steps": 4}

@@ -37,7 +37,7 @@ def write_data(folder, *, count=RECORDS):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(tmp_path_factory, one_thread):
     """A run on records, stopped at step 2 of 4, with its data and its start beside it."""
     AcceleratorState._reset_state(reset_partial_state=True)
     place = tmp_path_factory.mktemp("stopped")
@@ -237,7 +237,8 @@ def test_a_kill_inside_a_checkpoint_changes_nothing(tmp_path):
     code += "torch.save = killed; main(sys.argv[1:])"
     folder = tmp_path / "killed"
     command = [sys.executable, "-c", code, *arguments(tiny_settings(folder, **settings))]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    assert subprocess.run(command, env=one_thread, capture_output=True, check=False).returncode == -signal.SIGKILL
     assert sorted(path.name for path in folder.iterdir()) == [
         ".checkpoint-4.partial",
         "checkpoint-2",

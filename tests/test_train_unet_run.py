@@ -47,6 +47,7 @@ def train(base, folder):
     return train_unet(tiny_unet_config(folder), conditioner, new_vae(0).eval(), unet, folder)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_run_ends_bit_for_bit_where_the_uninterrupted_one_does(base, tmp_path, monkeypatch):
     whole, loss = train(base, tmp_path / "whole")
     draw = training.make_batch
@@ -138,7 +139,9 @@ def test_a_folder_of_another_run_is_not_gone_on_with(changed, sentence, base, tm
     assert (folder / "settings.json").read_text() == before
 
 
-def test_a_folder_of_the_same_run_is_gone_on_with_by_the_same_encoder_only(base, tmp_path, capsys):
+def test_a_folder_of_the_same_run_is_gone_on_with_by_the_same_encoder_only(base, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "log_line", lambda *_: None)  # draws, which decides nothing here
+    monkeypatch.setattr("train_unet.run.share_drawn", lambda *_, **__: {})
     command = arguments(tmp_path / "run", base)
     assert main([*command, "--vae_only", "true"]) == 0
     noted = json.loads((tmp_path / "run" / "settings.json").read_text())

@@ -1,12 +1,10 @@
 """Other ways of training on the embedded world: how they are trained, measured, compared and written down."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from run_script import run_script
 
 from benchmarks import shapes_step
 from debias_sd.encoder_folder import WEIGHTS
@@ -17,6 +15,7 @@ from train_encoder.settings import parse_arguments
 ROOT = Path(__file__).parent.parent
 shipped = pytest.mark.skipif(not WEIGHTS.is_dir(), reason="debias_sd/weights is not there; make weights makes it")
 QUICK = ("--max_train_steps", "2", "--train_batch_size", "4", "--lr_warmup_steps", "1", "--components", "2")
+FLOAT32 = ("--mixed_precision", "no")  # bf16 takes a processor without it several times as long
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_a_training_is_measured_and_not_repeated(scripts, tmp_path):
     from experiments import Encoder
     from training_ways import WAYS, train, write_cost
 
-    settings = (*WAYS["frozen"], *QUICK)
+    settings = (*WAYS["frozen"], *QUICK, *FLOAT32)
     encoder = Encoder(
         "debias-frozen-l0.1-s3", tmp_path / "run", WEIGHTS / "base", "debias", 0.1, 1.0, 0.0, 3, settings=settings
     )
@@ -82,15 +81,17 @@ def test_a_training_is_measured_and_not_repeated(scripts, tmp_path):
 
 
 @shipped
-def test_the_steps_that_are_timed_do_the_same_work(tmp_path, capsys):
+def test_the_steps_that_are_timed_do_the_same_work(tmp_path, monkeypatch, capsys):
+    plain = {way: settings | {"mixed_precision": "no"} for way, settings in shapes_step.WAYS.items()}
+    monkeypatch.setattr(shapes_step, "WAYS", plain)
     assert shapes_step.main(["--rounds", "1", "--batch", "4", "--out", str(tmp_path / "step.json")]) == 0
     assert "features, once" in capsys.readouterr().out
     report = Report.read(tmp_path / "step.json")
     losses = {way: result["loss"] for way, result in report.encoders.items()}
     assert set(losses) == {"grouped", "grouped, frozen", "packed", "packed, frozen"}
-    # bf16, and a second step behind a first update
-    assert losses["packed"] == pytest.approx(losses["grouped"], rel=0.02)
-    assert losses["packed, frozen"] == pytest.approx(losses["grouped, frozen"], rel=0.02)
+    # The second step is behind a first update.
+    assert losses["packed"] == pytest.approx(losses["grouped"], rel=1e-3)
+    assert losses["packed, frozen"] == pytest.approx(losses["grouped, frozen"], rel=1e-3)
     for result in report.encoders.values():
         assert len(result["processor_seconds"]) == len(result["batch_seconds"]) == 1
         assert result["processor_seconds"][0] > 0
@@ -133,9 +134,8 @@ def reports(tmp_path):
     return folder
 
 
-def run_results(*arguments: str | Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "scripts" / "results.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
+def run_results(*arguments: str | Path) -> int:
+    return run_script(ROOT / "scripts" / "results.py", *arguments)
 
 
 def test_what_differs_beyond_the_spread_is_said_and_what_does_not_too(reports, tmp_path):
@@ -143,8 +143,7 @@ def test_what_differs_beyond_the_spread_is_said_and_what_does_not_too(reports, t
     docs.mkdir()
     marks = "<!-- ways: written by scripts/results.py -->\nold\n<!-- end of ways -->"
     (docs / "training.md").write_text(f"before\n{marks}\nafter\n")
-    done = run_results("--reports", reports, "--docs", docs)
-    assert done.returncode == 0, done.stderr
+    assert run_results("--reports", reports, "--docs", docs) == 0
     text = (docs / "results.md").read_text()
     verdicts = "within the spread | **lower** | **lower**"
     assert f"| Keep, T2I | 67.0 ± 1.0 | 68.0 ± 1.0 | 51.0 ± 1.0 | {verdicts} |" in text
@@ -168,7 +167,7 @@ def test_weights_that_differ_are_said_to_differ(reports, tmp_path):
     result["sha256"] = "other"
     result["sets"][TWINS]["probes"]["keep"]["i2t"]["r1"] = 1.0
     path.write_text(json.dumps(changed))
-    assert run_results("--reports", reports, "--docs", tmp_path / "docs").returncode == 0
+    assert run_results("--reports", reports, "--docs", tmp_path / "docs") == 0
     assert (
         "with today's code: other weights, another retrieval result." in (tmp_path / "docs" / "results.md").read_text()
     )
@@ -178,7 +177,7 @@ def test_the_table_of_the_training_document_is_that_of_the_reports_in_the_tree(t
     committed = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     assert "<!-- ways: written by scripts/results.py -->" in committed
     (tmp_path / "training.md").write_text(committed, encoding="utf-8")
-    assert run_results("--reports", ROOT / "results", "--docs", tmp_path).returncode == 0
+    assert run_results("--reports", ROOT / "results", "--docs", tmp_path) == 0
     assert (tmp_path / "training.md").read_text(encoding="utf-8") == committed
 
 

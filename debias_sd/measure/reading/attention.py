@@ -89,10 +89,14 @@ def _tokens_by_word(towers: Towers, words: Sequence[str]) -> tuple[list[int], In
     """The text's own tokens, and how many of them the text up to each of its words has.
 
     By counting: SigLIP's own tokenizer does not say where its tokens stand, and drops punctuation. No token spans two
-    words of any of these models.
+    words of any of these models, so each word is read alone, where that gives the text's tokens; else the text up to
+    each word, which takes as long as the square of the text.
     """
+    whole, *alone = towers.own_ids([" ".join(words), *words])
+    if [id for row in alone for id in row] == whole:
+        return whole, np.cumsum([len(row) for row in alone])
     rows = towers.own_ids([" ".join(words[: number + 1]) for number in range(len(words))])
-    return rows[-1], np.maximum.accumulate([len(row) for row in rows])
+    return whole, np.maximum.accumulate([len(row) for row in rows])
 
 
 def _where_in(row: list[int], ids: list[int]) -> tuple[int, int]:

@@ -136,7 +136,7 @@ def draw_png(draw: Callable[[Any], None], ylabel: str, *, dpi: int = 110) -> byt
     except ImportError:
         raise ValueError("plots need matplotlib, which is not installed; install it: pip install matplotlib.") from None
     figure = Figure(figsize=(9.6, 4.2), dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     draw(axes)
     axes.set_ylabel(ylabel)
@@ -150,5 +150,5 @@ def draw_png(draw: Callable[[Any], None], ylabel: str, *, dpi: int = 110) -> byt
     with warnings.catch_warnings():
         # A name in letters that the font lacks gets boxes for them; the tables have it whole.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        figure.savefig(content, format="png", metadata={"Software": None})
+        canvas.print_png(content, metadata={"Software": None})  # Figure.savefig draws everything twice
     return content.getvalue()
