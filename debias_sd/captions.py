@@ -36,11 +36,6 @@ def remove_summary(text: str) -> str:
     return join_sentences(without_summary(split_sentences(text)))
 
 
-def subsample_caption(text: str, rng: random.Random) -> str:
-    """Return the short caption of DeBias-CLIP: summary removed, then n sentences drawn and shuffled (steps 1 and 2)."""
-    return join_sentences(sample_sentences(without_summary(split_sentences(text)), rng))
-
-
 def keep_caption(text: str) -> str:
     """Return `text` as it is: the probe that changes nothing."""
     return text

@@ -7,7 +7,6 @@ Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
 """
 
 import copy
-import random
 import re
 from collections.abc import Collection, Sequence
 
@@ -79,12 +78,6 @@ def spell_out_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     tokenizer.split_special_tokens = True
     tokenizer.init_kwargs["split_special_tokens"] = True
-
-
-def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int) -> Int[Tensor, " batch"]:
-    """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots after the end-of-text token."""
-    n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
-    return torch.tensor([rng.randint(0, n) for n in n_post.tolist()], dtype=torch.long, device=ids.device)
 
 
 def front_pad(

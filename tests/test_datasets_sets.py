@@ -10,7 +10,7 @@ from debias_sd.datasets.dci import read_dci
 from debias_sd.datasets.docci import read_docci
 from debias_sd.datasets.flickr30k import read_flickr30k
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.records import Pool, Records, measure_pool, pool_note
+from debias_sd.datasets.records import Pool, Records, pool_difference
 
 # The table of the evaluation protocol: pictures and captions.
 POOLS = {
@@ -22,6 +22,14 @@ POOLS = {
     "flickr30k": (31_014, 155_070),
     "flickr30k-test": (1000, 5000),
 }
+
+
+def measure_pool(records):
+    return Pool(len(records), sum(len(records[index].captions) for index in range(len(records))))
+
+
+def pool_note(records):
+    return pool_difference(records.name, measure_pool(records), records.expected, left_out=records.left_out)
 
 
 def draw(path):

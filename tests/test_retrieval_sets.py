@@ -13,7 +13,7 @@ from transformers import CLIPModel
 
 from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import read_image
+from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.records import Encoded, ListedRecords, Record
 from debias_sd.measure.features.cache import FeatureCache
 from debias_sd.measure.features.embedding import Embedder
@@ -49,7 +49,7 @@ def plain_features(folder, records) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     images, texts, owners = [], [], []
     with torch.no_grad():
         for number in range(len(records)):
-            pixels = torch.from_numpy(read_image(records[number].image, size=30).copy()).permute(2, 0, 1) / 255
+            pixels = torch.from_numpy(square(read_rgb(records[number].image), size=30).copy()).permute(2, 0, 1) / 255
             pixels = (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
             images.append(model.get_image_features(pixels[None]).pooler_output[0])
             for text in records[number].captions:

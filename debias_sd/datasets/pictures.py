@@ -43,11 +43,6 @@ class PictureFault(ValueError):
         super().__init__(f"picture {picture} cannot be read ({reason}); repair it or drop its record.")
 
 
-def read_image(picture: Picture, *, size: int) -> np.ndarray:
-    """Return the picture as uint8 [size, size, 3]; PictureFault says what kind of fault it has."""
-    return square(read_rgb(picture), size=size)
-
-
 def square(image: Image.Image, *, size: int) -> np.ndarray:
     """Scale the shorter side to `size` (bicubic) and cut the centre square: uint8 [size, size, 3]."""
     width, height = image.size

@@ -112,18 +112,6 @@ class ListedRecords:
         return iter(self.records)
 
 
-def measure_pool(records: Records) -> Pool:
-    """Count pictures and captions, an empty caption too where the reader gives it."""
-    return Pool(len(records), sum(len(records[index].captions) for index in range(len(records))))
-
-
-def pool_note(records: Records) -> str | None:
-    """One sentence where a standard set has another size than published evaluations, or None."""
-    if records.expected is None:
-        return None
-    return pool_difference(records.name, measure_pool(records), records.expected, left_out=records.left_out)
-
-
 def pool_difference(name: str, found: Pool, expected: Pool, *, left_out: Mapping[str, int]) -> str | None:
     """One sentence where set `name` has another size than published evaluations, or None."""
     if found == expected:

@@ -59,7 +59,6 @@ class ClipTexts:
 
     def front_padded(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> Tensor:
         ids, end_id = self.ids(texts), self.tokenizer.eos_token_id
-        # `random_front_pads` of each row with its own generator, at a tenth of the time: one look for all end tokens.
         after = (self.length - 1 - end_positions(ids, end_id=end_id)).tolist()
         pads = torch.tensor([rng.randint(0, n) for n, rng in zip(after, rngs, strict=True)], dtype=torch.long)
         return front_pad(ids, pads, pad_id=self.pad_id, end_id=end_id)
