@@ -17,9 +17,8 @@ from tiny_sets import caption, draw, make_coco, make_docci, make_folder, make_ur
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import cli
-from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import EVALUATION_KINDS
-from debias_sd.datasets.records import ListedRecords, Record
+from debias_sd.datasets.records import Faults, ListedRecords, Record
 from debias_sd.measure.features.cache import FeatureCache
 from debias_sd.measure.features.embedding import Embedder
 from debias_sd.measure.features.processes import Processes

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debias_sd.datasets.faults import Faults, TooManyFaults
 from debias_sd.datasets.pictures import LARGEST_PIXELS, PictureFault, read_rgb, square
-from debias_sd.datasets.records import Encoded, Piece
+from debias_sd.datasets.records import Encoded, Faults, Piece, TooManyFaults
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 50, 3), dtype=np.uint8))
 

@@ -11,10 +11,9 @@ from tiny import clip_tokenizer, edit_json, save_clip_model
 from tiny_sets import caption, check_ranks, draw, make_coco, make_folder, make_urban1k
 from transformers import CLIPModel
 
-from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_rgb, square
-from debias_sd.datasets.records import Encoded, ListedRecords, Record
+from debias_sd.datasets.records import Encoded, Faults, ListedRecords, Record
 from debias_sd.measure.features.cache import FeatureCache
 from debias_sd.measure.features.embedding import Embedder
 from debias_sd.measure.features.processes import Processes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debias_sd.commands.terminal import open_terminal
-from debias_sd.datasets.faults import TooManyFaults
+from debias_sd.datasets.records import TooManyFaults
 from train_encoder.settings import parse_arguments
 
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C ended

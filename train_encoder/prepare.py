@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from debias_sd.datasets.faults import Faults
+from debias_sd.datasets.records import Faults
 from debias_sd.report import check_writable
 from debias_sd.run_state import check_finite, note_versions
 from train_encoder.data.features import load_features

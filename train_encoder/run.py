@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedTokenizerBase
 
-    from debias_sd.datasets.faults import Faults
+    from debias_sd.datasets.records import Faults
     from debias_sd.measure.features.preprocessing import Preprocessing
     from train_encoder.data.batches import Texts
     from train_encoder.data.pairs import Pairs

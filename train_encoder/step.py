@@ -23,7 +23,7 @@ from train_encoder.output.checkpoints import describe_diverged
 from train_encoder.terms.contrast import FEATURES, SCALARS
 
 if TYPE_CHECKING:
-    from debias_sd.datasets.faults import Fault
+    from debias_sd.datasets.records import Fault
     from train_encoder.run import Run
 
 

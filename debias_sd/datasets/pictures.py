@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from debias_sd.counts import count_of
 from debias_sd.datasets.records import Encoded, Picture, Piece
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 LARGEST_PIXELS = 89_478_485  # Pillow's own bound for what it calls a decompression bomb: 256 MiB as RGB
 LARGEST_BYTES = 1 << 29  # of a file; as raw RGB the most pixels allowed are half of it
 _THINNEST = 16  # a picture longer than this many times its shorter side is not scaled whole

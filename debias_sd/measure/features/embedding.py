@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.pictures import PictureFault, decode_rgb, read_content
-from debias_sd.datasets.records import Records
+from debias_sd.datasets.records import Faults, Records
 from debias_sd.measure.features.cache import FeatureCache, key_of
 from debias_sd.measure.features.lanes import run_side_by_side
 from debias_sd.measure.features.processes import Processes

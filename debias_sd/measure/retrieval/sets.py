@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from debias_sd.counts import count_of
-from debias_sd.datasets.faults import Faults
-from debias_sd.datasets.records import Records
+from debias_sd.datasets.records import Faults, Records
 from debias_sd.measure.features.embedding import Embedder, Progress
 from debias_sd.measure.features.towers import describe_towers
 from debias_sd.measure.reports.galleries import thumbnail
