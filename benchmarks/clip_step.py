@@ -28,7 +28,7 @@ from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
 from debias_sd.measure.features.preprocessing import Preprocessing
 from train_encoder.data.batches import ClipTexts, Collator
-from train_encoder.model.clip import ClipTowers
+from train_encoder.model.towers import ClipTowers
 from train_encoder.settings import TrainConfig, make_config
 
 POSITIONS = 248

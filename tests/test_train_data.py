@@ -14,7 +14,7 @@ from tests.train_tiny import tiny_config
 from train_encoder.data.batches import ClipTexts, Collator, short_text
 from train_encoder.data.pairs import GlobalBatches
 from train_encoder.data.shapes import ShapesPairs, cell_table
-from train_encoder.terms.grounding import Grounding
+from train_encoder.pair_terms import Grounding
 
 TEXT = "A summary of all. One is red. Two are blue. Three hide."
 

@@ -13,9 +13,9 @@ from tests.tiny_world import tiny_clip
 from tests.train_tiny import tiny_config
 from train_encoder.data.batches import ClipTexts
 from train_encoder.model import packing
-from train_encoder.model.clip import ClipTowers
 from train_encoder.model.packing import encode_packed, pack_captions, use_packed_attention
-from train_encoder.terms.terms import make_terms
+from train_encoder.model.towers import ClipTowers
+from train_encoder.terms import make_terms
 
 PAD = 0
 TEXTS = [
