@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from debias_sd.captions import (
+from debias_sd.sentences import (
     PROBES,
     move_summary,
     remove_summary,

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import CLIPModel
 
+from debias_sd.checkpoints.encoder_parts import has_clip_vocabulary, mlp_ratio
 from debias_sd.checkpoints.export import export_encoder
 from debias_sd.checkpoints.keys import clip_to_openai
-from debias_sd.checkpoints.open_clip_config import has_clip_vocabulary, mlp_ratio
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import embedded_folder
 from debias_sd.tokens import tokenize

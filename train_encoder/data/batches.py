@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debias_sd.captions import first_only, join_sentences, sample_sentences, split_sentences, without_summary
-from debias_sd.siglip_tokens import pad_rows, siglip_rows
-from debias_sd.tokens import end_positions, front_pad, tokenize
+from debias_sd.sentences import first_only, join_sentences, sample_sentences, split_sentences, without_summary
+from debias_sd.tokens import end_positions, front_pad, pad_rows, siglip_rows, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

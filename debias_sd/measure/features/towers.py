@@ -25,7 +25,7 @@ from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
 from debias_sd.measure.features.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
-from debias_sd.siglip_tokens import pad_rows, siglip_rows
+from debias_sd.tokens import pad_rows, siglip_rows
 
 MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company
 _PAD = 0  # behind the end token a causal mask hides it; in front it is the one of training
