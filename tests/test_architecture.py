@@ -189,7 +189,7 @@ def test_the_tree_is_the_real_tree(groups):
 
 
 def test_importing_the_library_and_settings_loads_nothing_heavy():
-    light = ("debias_sd", *(f"debias_sd.shapes.{name}" for name in ("scene", "render", "check")))
+    light = ("debias_sd", *(f"debias_sd.shapes.{name}" for name in ("scene", "render")))
     assert loaded_by(f"import {', '.join(light)}, train_encoder.settings") == set()
     assert loaded_by("import torch") == {"torch"}
 
@@ -225,7 +225,7 @@ def write(root: Path, name: str, text: str) -> None:
 def test_the_groups_come_from_the_blank_lines():
     assert tree_groups(DOCUMENT) == {
         "debias_sd/": 0, "debias_sd/positions.py": 0,
-        "debias_sd/shapes/": 1, "debias_sd/shapes/scene.py": 1, "debias_sd/shapes/render.py": 1,
+        "debias_sd/shapes/": 1, "debias_sd/shapes/scene.py": 1, "debias_sd/shapes/check.py": 1,
         "debias_sd/encoder.py": 1, "debias_sd/pipelines/": 2, "debias_sd/pipelines/load.py": 2, "debias_sd/cli.py": 3,
         "train_encoder/": 3, "train_encoder/train.py": 3,
         "train_unet/": 3, "train_unet/train.py": 3,
@@ -269,7 +269,7 @@ def test_a_planted_import_is_found(tmp_path, module, text, fault):
         ("debias_sd/encoder.py", "from debias_sd.positions import stretch_positions"),
         ("debias_sd/encoder.py", "from debias_sd import __version__"),
         ("debias_sd/__init__.py", "from debias_sd.pipelines.load import encode_prompt"),
-        ("debias_sd/shapes/render.py", "from debias_sd.shapes.scene import Scene\nfrom .scene import Scene"),
+        ("debias_sd/shapes/check.py", "from debias_sd.shapes.scene import Scene\nfrom .scene import Scene"),
         ("debias_sd/pipelines/load.py", "import diffusers"),
         ("debias_sd/cli.py", "from debias_sd import load_debias_pipeline"),
         ("train_unet/train.py", "import diffusers\nimport debias_sd.pipelines.load"),

@@ -12,8 +12,7 @@ from transformers import SiglipModel
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_rgb, square
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import load_towers
 from debias_sd.measure.retrieval.ranks import retrieval_ranks

@@ -14,8 +14,7 @@ from transformers import CLIPModel
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.records import Encoded, Faults, ListedRecords, Record
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import ClipTowers, load_towers
 from debias_sd.measure.retrieval.sets import Measured, Plan, measure_sets

@@ -66,8 +66,7 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
     from debias_sd.datasets.records import Faults
-    from debias_sd.measure.features.cache import FeatureCache
-    from debias_sd.measure.features.embedding import Embedder
+    from debias_sd.measure.features.embedding import Embedder, FeatureCache
     from debias_sd.measure.features.processes import Processes
     from debias_sd.measure.features.towers import load_towers
     from debias_sd.measure.world import world_records

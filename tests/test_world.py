@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_world import save_tiny_clip
 
 from debias_sd import cli
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import load_towers
 from debias_sd.measure.retrieval.sets import Plan, measure_sets

@@ -28,8 +28,8 @@ from debias_sd.run_state import check_finite
 from debias_sd.shapes.render import judge, render
 from debias_sd.shapes.scene import random_scene
 from train_unet.config import UnetConfig
+from train_unet.models import caption_of, draw_scene, most_things, new_scheduler
 from train_unet.state import DIVERGED, load_state, save_state
-from train_unet.unet import caption_of, draw_scene, most_things, new_scheduler
 
 BATCH = 64
 COUNTS = 9

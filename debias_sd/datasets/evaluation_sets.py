@@ -63,8 +63,7 @@ def read_evaluation_set(name: str, root: str | Path, *, image_root: str | Path |
     root, left_out = Path(root), LeftOut()
     images = None if image_root is None else Path(image_root)
     if name == "urban1k":  # its empty caption counts
-        records = tuple(_read_urban1k(root, images, left_out))
-        return ListedRecords(name, records, POOLS[name], left_out.as_dict())
+        return ListedRecords(name, tuple(_read_urban1k(root, images, left_out)), POOLS[name], left_out.as_dict())
     if name in ("dci", "long-dci"):
         records = _read_dci(root, images, left_out, long=name == "long-dci")
     elif name == "docci":

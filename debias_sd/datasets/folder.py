@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from debias_sd.datasets.columns import fold
 from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut, RowRecords
@@ -67,7 +68,7 @@ def _files(root: Path) -> tuple[dict[str, str], set[str]]:
 
 
 def read_folder(
-    root: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: str | None
+    root: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: Any
 ) -> RowRecords | PairedFiles:
     """Read a folder; ValueError when it is none, or has neither metadata nor a picture with a text beside it."""
     root = Path(root)

@@ -33,7 +33,7 @@ def read_jsonl(
     image_root: str | Path | None = None,
     skip_missing: bool = True,
     name: str = "jsonl",
-    **columns: str | None,
+    **columns: Any,
 ) -> RowRecords:
     """Read a JSON lines file; pictures lie relative to `image_root`, by default the file's folder.
 
@@ -69,7 +69,7 @@ def parse_object(line: str, *, number: int, path: Path) -> dict[str, Any]:
     return row
 
 
-def _checked(path: Path, image: str, caption: str) -> Iterator[Row]:
+def _checked(path: Path, image: str | None, caption: str) -> Iterator[Row]:
     for place, row in enumerate(_lines(path), start=1):
         if row.fault is None and (image not in row.values or caption not in row.values):
             raise ValueError(f"object {place} of {path} lacks {image} or {caption}; write both on each line.")
@@ -90,7 +90,7 @@ def read_table(
     image_root: str | Path | None = None,
     skip_missing: bool = True,
     name: str = "csv",
-    **columns: str | None,
+    **columns: Any,
 ) -> RowRecords:
     """Read a table; pictures lie relative to `image_root`, by default the file's folder.
 
@@ -200,7 +200,7 @@ def find_form(path: Path) -> str:
 
 
 def read_json(
-    path: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: str | None
+    path: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: Any
 ) -> RowRecords:
     """Read a list of objects, or an object of captions; pictures lie relative to `image_root`, else beside the file.
 
@@ -223,9 +223,9 @@ def read_json(
 
 def check_form(path: Path, first: list[Any], wanted: tuple[str, ...]) -> None:
     """ValueError unless some of a file's first elements is an object with one of the keys `wanted`."""
-    names = dict.fromkeys(name for value in first for name in (value if isinstance(value, dict) else ()))
-    if first and not any(name.lower() in wanted for name in names):
-        names = [value[0] for value in first if isinstance(value, tuple)] or list(names)
+    keys = dict.fromkeys(name for value in first for name in (value if isinstance(value, dict) else ()))
+    if first and not any(name.lower() in wanted for name in keys):
+        names = [value[0] for value in first if isinstance(value, tuple)] or list(keys)
         kinds = "objects without keys" if isinstance(first[0], dict) else f"{type(first[0]).__name__}, no objects"
         found = f"its keys are {list_names(names)}" if names else f"it holds {kinds}"
         raise ValueError(f"{path} has none of the known forms, {found}; the known forms are {FORMS}.")

@@ -98,7 +98,7 @@ def _number_of(value: Any, row: int, root: Path) -> int:
     return hash(os.path.normpath(root / path)) if path else hash((row,))
 
 
-def read_saved(root: str | Path, *, image_root: str | Path | None = None, **columns: str | None) -> SavedDataset:
+def read_saved(root: str | Path, *, image_root: str | Path | None = None, **columns: Any) -> SavedDataset:
     """Open the folder of a Dataset, or the `train` split (else the only one) of a DatasetDict.
 
     ValueError with one sentence when the library is not installed or the folder is not a saved data set.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from debias_sd.shapes.scene import COLOURS, COLUMNS, ROWS, Scene, Thing
 
@@ -188,7 +188,7 @@ def words() -> list[str]:
     return sorted(set(re.findall(r"[a-z]+", plain.lower())))
 
 
-def _inverse(words: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _inverse(words: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {word: name for name, synonyms in words.items() for word in synonyms}
 
 

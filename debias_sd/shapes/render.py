@@ -114,7 +114,8 @@ class Finding:
 @functools.cache
 def templates() -> tuple[np.ndarray, list[tuple[str, tuple[str, str, str] | None]]]:
     """Every tile of the world, float32 [tiles, 768], with its background and its colour, shape, size (None: empty)."""
-    tiles, names = [], []
+    tiles: list[np.ndarray] = []
+    names: list[tuple[str, tuple[str, str, str] | None]] = []
     for background, rgb in BACKGROUNDS.items():
         empty = np.empty((CELL, CELL, 3), np.float32)
         empty[:] = rgb
