@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from app.settings import DTYPES, Settings
-from debias_sd.commands.encoder_names import MEANING, read_names
+from debias_sd.commands.arguments import MEANING, read_names
 from debias_sd.commands.terminal import open_terminal
 
 # Before gradio and huggingface_hub are imported: the first asks its makers' server for news, the second reports use.

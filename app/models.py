@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from app.settings import Settings, name_of, names_only
 from app.waiting import Listeners, Queue
 from debias_sd import load_debias_pipeline
-from debias_sd.commands.encoder_names import load_named
+from debias_sd.commands.arguments import load_named
 from debias_sd.commands.generate import device_and_dtype
 from debias_sd.comparison import TITLES, is_checked, judge_for, pipes_of
 from debias_sd.measure.judges import Judge, load_judge

@@ -22,7 +22,7 @@ from app.rulers import ruler_route, rulers_html
 from app.session import Session
 from app.settings import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
 from app.stage import empty_html, status_html
-from debias_sd.commands.sampling import EMBEDDED, REAL
+from debias_sd.commands.arguments import EMBEDDED, REAL
 from debias_sd.commands.terminal import say
 
 _INTRO = (

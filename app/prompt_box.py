@@ -3,7 +3,7 @@
 The operator's own prompts (`--examples FILE`) come first; their titles are text, which the page never takes for markup.
 The ones for real pipelines have the form of the paper's Stable Diffusion XL figure (arXiv 2602.22419): "photo,
 detailed, 8k, ", then a long caption whose late sentences name details; the wording is this project's. Moves act on the
-sentences as `debias_sd.captions` splits them, so that Move and Remove are the probes of the evaluation.
+sentences as `debias_sd.sentences` splits them, so that Move and Remove are the probes of the evaluation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from app.settings import PROMPT_CHARACTERS, Settings
-from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.prompts.files import read_prompt_file
+from debias_sd.sentences import join_sentences, split_sentences
 from debias_sd.shapes.caption import long_caption
 from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.scene import random_scene

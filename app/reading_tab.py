@@ -19,7 +19,7 @@ import torch
 from app.look import PALETTE, SERIES
 from app.models import Models, Ruler
 from app.rulers import token_starts
-from debias_sd.captions import split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.tokens import end_positions, tokenize
 
 _NEUTRAL = ","

@@ -21,7 +21,7 @@ from app.settings import (
     STEPS,
     Settings,
 )
-from debias_sd.commands.sampling import EMBEDDED, REAL
+from debias_sd.commands.arguments import EMBEDDED, REAL
 from debias_sd.tokens import check_text
 
 LINK_CHARACTERS = 6_000  # browsers and servers take longer ones, chat programs and mail do not

@@ -23,12 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
-from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
 from debias_sd.measure.features.preprocessing import Preprocessing
+from debias_sd.sentences import join_sentences, split_sentences
 from train_encoder.data.batches import ClipTexts, Collator
-from train_encoder.model.clip import ClipTowers
+from train_encoder.model.towers import ClipTowers
 from train_encoder.settings import TrainConfig, make_config
 
 POSITIONS = 248

@@ -29,8 +29,7 @@ import torch
 from encode import POSITIONS, clip_tokenizer, take_turns
 from transformers import CLIPConfig, CLIPModel
 
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import ClipTowers

@@ -17,7 +17,7 @@ from debias_sd.pipelines.guidance import check_guidance
 from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
 from debias_sd.prompts.batch import SHORT
 from debias_sd.sentences import split_sentences
-from debias_sd.shapes.reading import read_sentence
+from debias_sd.shapes.caption import read_sentence
 from debias_sd.shapes.render import SIDE
 from debias_sd.shapes.scene import Thing
 from debias_sd.tokens import check_text

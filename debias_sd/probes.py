@@ -15,7 +15,7 @@ import difflib
 import random
 from collections.abc import Callable, Sequence
 
-from debias_sd.captions import PROBES, join_sentences, split_sentences
+from debias_sd.sentences import PROBES, join_sentences, split_sentences
 
 Probe = Callable[[str], str]
 FILLER = "This is a photo."

@@ -4,10 +4,17 @@ Source of the front padding: DeBias-CLIP (arXiv 2602.22419): `[SOT, PAD x n_pre,
 The pad id belongs to the model: with a causal mask the pooled vector does not depend on the pads after EOT, every
 padded hidden state does. SD 1.x pads with EOT (49407), SD 2.x, SDXL's second encoder and the training here with 0.
 Worked number: 9 text tokens in 248 positions leave n_post = 248 - 9 - 2 = 237.
+
+SigLIP's texts to token ids: `[text, EOS, PAD, PAD, ...]`, always of the tower's whole length.
+
+Its text tower attends in both directions without a mask and is pooled at the last slot: every pad is read, and most
+texts are pooled at one. So the pad and the length are part of the model, as in its training (big_vision, open_clip's
+`HFTokenizer`): pads after the text up to the last position, in lower case, longer texts cut with their end token kept.
+SigLIP's own tokenizer (`</s>` is both end token and pad) also drops punctuation; SigLIP 2's is Gemma's (pad 0, end 1),
+which older folders load without its lower-casing.
 """
 
 import copy
-import random
 import re
 from collections.abc import Collection, Sequence
 
@@ -81,12 +88,6 @@ def spell_out_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.init_kwargs["split_special_tokens"] = True
 
 
-def random_front_pads(ids: Int[Tensor, "batch length"], rng: random.Random, *, end_id: int) -> Int[Tensor, " batch"]:
-    """Return n_pre of each row, int64: uniform in 0 to n_post, the number of slots after the end-of-text token."""
-    n_post = ids.shape[1] - 1 - end_positions(ids, end_id=end_id)
-    return torch.tensor([rng.randint(0, n) for n in n_post.tolist()], dtype=torch.long, device=ids.device)
-
-
 def front_pad(
     ids: Int[Tensor, "batch length"], counts: Int[Tensor, " batch"], *, pad_id: int, end_id: int
 ) -> Int[Tensor, "batch length"]:
@@ -124,3 +125,32 @@ def unknown_words(prompt: str, known_words: Collection[str] | None) -> tuple[str
     return tuple(
         word for word in words if word not in known and not all(part in known for part in re.split(r"['’-]", word))
     )
+
+
+def siglip_rows(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, length: int | None) -> list[list[int]]:
+    """Return the ids of each text with its end token, not padded; cut to `length` where one is given."""
+    if not texts:
+        return []
+    options = {"truncation": False} if length is None else {"truncation": True, "max_length": length}
+    return tokenizer([text.lower() for text in texts], padding=False, verbose=False, **options)["input_ids"]
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], *, length: int, pad_id: int, fronts: Sequence[int] | None = None
+) -> Int[Tensor, "batch length"]:
+    """Return rows of ids as one tensor, int64, `pad_id` after each and, with `fronts`, so many pads in front of it.
+
+    The front padding of DeBias-CLIP (arXiv 2602.22419) for texts without a start token:
+    `[PAD x n_pre, text, EOS, PAD x (n_post - n_pre)]`; `length - len(row)` is n_post. Raises ValueError when a row and
+    its pads in front do not fit.
+    """
+    ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
+    for number, row in enumerate(rows):
+        front = fronts[number] if fronts is not None else 0
+        if not 0 <= front <= length - len(row):
+            raise ValueError(
+                f"row {number} has {count_of(len(row), 'token')} and {count_of(front, 'front pad')}, more than "
+                f"{length} positions hold; ask for fewer or shorten the text."
+            )
+        ids[number, front : front + len(row)] = torch.tensor(row, dtype=torch.long)
+    return ids

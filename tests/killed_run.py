@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 
+from train_encoder import run_folder
 from train_encoder import train as loop
 from train_encoder.__main__ import main
-from train_encoder.output import checkpoints
 
 
 def kill_all() -> None:
@@ -20,7 +20,7 @@ def kill_all() -> None:
 
 if __name__ == "__main__":
     last, where = int(sys.argv[1]), sys.argv[2]
-    train_step, write_state = loop.train_step, checkpoints.write_state
+    train_step, write_state = loop.train_step, run_folder.write_state
 
     def killed_step(run, batch):
         row = train_step(run, batch)
@@ -33,5 +33,5 @@ if __name__ == "__main__":
         if where == "checkpoint" and state["step"] >= last:
             kill_all()
 
-    loop.train_step, checkpoints.write_state = killed_step, killed_write
+    loop.train_step, run_folder.write_state = killed_step, killed_write
     sys.exit(main(sys.argv[3:]))

@@ -189,7 +189,7 @@ def test_the_tree_is_the_real_tree(groups):
 
 
 def test_importing_the_library_and_settings_loads_nothing_heavy():
-    light = ("debias_sd", *(f"debias_sd.shapes.{name}" for name in ("scene", "render", "check")))
+    light = ("debias_sd", *(f"debias_sd.shapes.{name}" for name in ("scene", "render")))
     assert loaded_by(f"import {', '.join(light)}, train_encoder.settings") == set()
     assert loaded_by("import torch") == {"torch"}
 

@@ -6,16 +6,17 @@ from collections import Counter
 
 import pytest
 
-from debias_sd.captions import (
+from debias_sd.sentences import (
     PROBES,
     move_summary,
     remove_summary,
     sample_sentences,
     split_sentences,
-    subsample_caption,
     without_summary,
 )
+from train_encoder.data.batches import short_text
 
+DEBIAS = {"remove_summary": True, "subsample": True}
 SPLITS = {
     "issue": ("Dr. A. Smith, 3.5 m tall, waves. Rain falls!", ["Dr. A. Smith, 3.5 m tall, waves.", "Rain falls!"]),
     "empty": ("", []),
@@ -91,16 +92,16 @@ def test_summary_is_removed() -> None:
 @pytest.mark.parametrize("text", ["Only one.", "only one", ""])
 def test_one_sentence_stays(text: str) -> None:
     assert remove_summary(text) == text
-    assert subsample_caption(text, random.Random(0)) == text
+    assert short_text(text, random.Random(0), **DEBIAS) == text
 
 
 def test_two_sentences_leave_the_second() -> None:
-    assert {subsample_caption("One. Two.", random.Random(seed)) for seed in range(20)} == {"Two."}
+    assert {short_text("One. Two.", random.Random(seed), **DEBIAS) for seed in range(20)} == {"Two."}
 
 
 def draws(count: int) -> list[list[str]]:
     rng = random.Random(7)
-    return [split_sentences(subsample_caption(CAPTION, rng)) for _ in range(count)]
+    return [split_sentences(short_text(CAPTION, rng, **DEBIAS)) for _ in range(count)]
 
 
 def test_number_of_sentences_is_uniform_from_one_to_all_details() -> None:
@@ -135,7 +136,7 @@ def test_every_detail_is_drawn_equally_often() -> None:
 
 
 def test_same_seed_same_caption() -> None:
-    assert subsample_caption(CAPTION, random.Random(3)) == subsample_caption(CAPTION, random.Random(3))
+    assert short_text(CAPTION, random.Random(3), **DEBIAS) == short_text(CAPTION, random.Random(3), **DEBIAS)
 
 
 def test_steps_can_be_switched_apart() -> None:

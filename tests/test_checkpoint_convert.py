@@ -19,7 +19,7 @@ from tiny_checkpoints import (
 from transformers import CLIPModel, CLIPTextModel
 
 from debias_sd import cli
-from debias_sd.checkpoints import proof
+from debias_sd.checkpoints import convert as conversion
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.encoder import TextEncoder
 from debias_sd.positions import stretch_positions
@@ -221,14 +221,14 @@ def test_a_fault_leaves_what_was_there(file, tmp_path, monkeypatch):
     """Also one that the proof finds: the folder before stays, nothing else is left."""
     convert(file, tmp_path)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    swapped = proof.text_states
+    swapped = conversion.text_states
 
     def wrong(state, *arguments, **options):
         block = "transformer.resblocks.0."
         swap = {block + "ln_1.bias": state[block + "ln_2.bias"], block + "ln_2.bias": state[block + "ln_1.bias"]}
         return swapped(state | swap, *arguments, **options)
 
-    monkeypatch.setattr(proof, "text_states", wrong)
+    monkeypatch.setattr(conversion, "text_states", wrong)
     with pytest.raises(
         ValueError, match=r"the converted encoder differs from its checkpoint by .* in hidden states, 9 t"
     ):

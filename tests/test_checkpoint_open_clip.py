@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import CLIPModel
 
+from debias_sd.checkpoints.encoder_parts import has_clip_vocabulary, mlp_ratio
 from debias_sd.checkpoints.export import export_encoder
-from debias_sd.checkpoints.keys import clip_from_openai
-from debias_sd.checkpoints.open_clip_config import has_clip_vocabulary, mlp_ratio
+from debias_sd.checkpoints.keys import clip_to_openai
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import embedded_folder
 from debias_sd.tokens import tokenize
@@ -45,7 +45,7 @@ def test_open_clip_loads_a_shipped_encoder_and_gives_equal_features(name, tmp_pa
     expected = tokenize(ours, texts, length=ours.model_max_length, pad_id=ours.pad_token_id)
     assert torch.equal(tokenizer(texts), expected)
     source = load_file(folder / "model.safetensors")
-    assert same(clip_from_openai(load_file(tmp_path / "out" / "open_clip_model.safetensors")), source)
+    assert same(load_file(tmp_path / "out" / "open_clip_model.safetensors"), clip_to_openai(source))
 
 
 def check_open_clip(folder: Path, out: Path, *, size: int) -> None:

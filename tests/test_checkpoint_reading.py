@@ -21,8 +21,7 @@ from tiny_checkpoints import (
 
 from debias_sd import cli
 from debias_sd.checkpoints import reading
-from debias_sd.checkpoints.archive import read_torchscript
-from debias_sd.checkpoints.reading import read_source
+from debias_sd.checkpoints.reading import read_source, read_torchscript
 
 STATE = {"token_embedding.weight": torch.arange(6.0).view(3, 2), "ln_final.bias": torch.zeros(2)}
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from debias_sd.checkpoints import export
 from debias_sd.checkpoints.export import export_encoder
-from debias_sd.checkpoints.keys import clip_from_openai, text_from_openai
+from debias_sd.checkpoints.keys import clip_to_openai, text_from_openai
 from debias_sd.encoder_folder import embedded_folder
 from debias_sd.positions import merge_position_tables
 from tests.test_checkpoint_keys import same
@@ -64,7 +64,7 @@ def test_a_shipped_encoder_comes_back_bit_for_bit(name, tmp_path):
 
 def test_the_image_tower_comes_on_request(clip, tmp_path):
     export_encoder(clip, tmp_path / "x.safetensors", to="comfyui", image_tower=True)
-    assert same(clip_from_openai(load_file(tmp_path / "x.safetensors")), load_file(clip / "model.safetensors"))
+    assert same(load_file(tmp_path / "x.safetensors"), clip_to_openai(load_file(clip / "model.safetensors")))
 
 
 def test_an_encoder_without_projection_is_written_and_noted(tmp_path):
@@ -151,7 +151,7 @@ def test_long_clip_gets_two_tables_that_merge_into_the_encoders(clip, tmp_path):
     torch.testing.assert_close(read_as_openai(state, ids_of(clip)), expected, rtol=0, atol=1e-5)
     state["positional_embedding"] = merged
     del state["positional_embedding_res"]
-    assert same(clip_from_openai(state), load_file(clip / "model.safetensors"))
+    assert same(state, clip_to_openai(load_file(clip / "model.safetensors")))
 
 
 def test_long_clip_as_safetensors_is_the_same(clip, tmp_path):

@@ -8,8 +8,7 @@ import torch
 from tiny_checkpoints import clone, save_folder, save_safetensors, tiny_open_clip, tiny_transformers
 from transformers import CLIPTokenizer
 
-from debias_sd.checkpoints.convert import convert_checkpoint
-from debias_sd.checkpoints.tokenizer import clip_tokenizer, resolve_tokenizer
+from debias_sd.checkpoints.convert import clip_tokenizer, convert_checkpoint, resolve_tokenizer
 from debias_sd.encoder import TextEncoder
 from debias_sd.shapes.tokenizer import build_tokenizer
 from debias_sd.tokens import tokenize

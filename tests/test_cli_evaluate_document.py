@@ -18,14 +18,12 @@ from tiny_sets import caption, draw, make_coco, make_docci, make_folder, make_ur
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import cli
-from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import EVALUATION_KINDS
-from debias_sd.datasets.records import ListedRecords, Record
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.datasets.records import Faults, ListedRecords, Record
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import load_towers
-from debias_sd.measure.reports.published import published_tables
+from debias_sd.measure.reports.tables import published_tables
 from debias_sd.measure.retrieval.clip_benchmark import load_folder
 from debias_sd.probes import GROUPS
 from debias_sd.report import Report

@@ -10,9 +10,9 @@ from tiny import LONG_PROMPT, save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_judges import save_blip, save_llava
 from tiny_world import save_tiny_clip, tiny_pipeline
 
-from debias_sd.captions import split_sentences
 from debias_sd.cli import main
 from debias_sd.report import Report
+from debias_sd.sentences import split_sentences
 
 PROMPTS = [LONG_PROMPT, "A red cat. Two dogs behind a blue door.", "", "A red cat. Two dogs behind a blue door."]
 

@@ -10,7 +10,7 @@ from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_flux, tiny_sdxl
 
 from debias_sd import cli
-from debias_sd.commands.encoder_names import default_names, read_name, read_names
+from debias_sd.commands.arguments import default_names, read_name, read_names
 from debias_sd.report import Report
 
 

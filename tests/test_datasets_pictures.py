@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debias_sd.datasets.faults import Faults, TooManyFaults
-from debias_sd.datasets.pictures import LARGEST_PIXELS, PictureFault, read_image, square
-from debias_sd.datasets.records import Encoded, Piece
+from debias_sd.datasets.pictures import LARGEST_PIXELS, PictureFault, read_rgb, square
+from debias_sd.datasets.records import Encoded, Faults, Piece, TooManyFaults
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 50, 3), dtype=np.uint8))
 
@@ -22,12 +21,12 @@ def encoded(image, kind, **options):
 
 
 def read(content, size=24):
-    return read_image(Encoded(content, "x"), size=size)
+    return square(read_rgb(Encoded(content, "x")), size=size)
 
 
 def fault_of(picture):
     with pytest.raises(PictureFault, match="^[^\n]*; repair it or drop its record.$") as caught:
-        read_image(picture, size=24)
+        square(read_rgb(picture), size=24)
     assert caught.value.kind in PictureFault.KINDS
     return caught.value.kind
 
@@ -126,7 +125,7 @@ def test_a_piece_of_an_archive_is_read_from_its_place(tmp_path):
     content = encoded(NOISE, "PNG")
     (tmp_path / "a.tar").write_bytes(b"12345" + content + b"end")
     piece = Piece(tmp_path / "a.tar", 5, len(content), "1.png")
-    assert (read_image(piece, size=24) == read(content)).all()
+    assert (square(read_rgb(piece), size=24) == read(content)).all()
     assert str(piece).endswith("a.tar:1.png")
     assert fault_of(Piece(tmp_path / "a.tar", 5, len(content) + 10, "1.png")) == "truncated picture"
 
@@ -151,4 +150,4 @@ def test_faults_are_counted_once_and_stop_past_the_limit_with_the_list():
 
 def test_a_path_is_the_files_own(tmp_path):
     NOISE.save(tmp_path / "a.png")
-    assert (read_image(tmp_path / "a.png", size=24) == read(encoded(NOISE, "PNG"))).all()
+    assert (square(read_rgb(tmp_path / "a.png"), size=24) == read(encoded(NOISE, "PNG"))).all()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import PictureFault, read_image
+from debias_sd.datasets.pictures import PictureFault, read_rgb, square
 from debias_sd.datasets.records import Encoded
 from tests.train_tiny import arguments, tiny_settings, train_tiny
 from train_encoder.__main__ import main
@@ -31,7 +31,7 @@ def rows_of(images, texts, features=FEATURES):
 
 
 def reds_of(records):
-    return [int(read_image(records[index].image, size=8)[0, 0, 0]) for index in range(len(records))]
+    return [int(square(read_rgb(records[index].image), size=8)[0, 0, 0]) for index in range(len(records))]
 
 
 TEXTS = [f"Picture {number}.\nMore." for number in range(6)]
@@ -103,7 +103,7 @@ def test_broken_rows_are_faults_of_their_kind_and_a_run_replaces_them(pictures, 
     records, kinds = open_records(str(pictures / "set")), []
     for number in range(3):
         with pytest.raises(PictureFault) as caught:
-            read_image(records[number].image, size=8)
+            square(read_rgb(records[number].image), size=8)
         kinds.append(caught.value.kind)
     assert kinds == ["empty file", "not a picture", "missing picture"]
     assert (len(records), records.left_out) == (8, {"no caption": 1})

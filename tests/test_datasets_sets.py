@@ -5,12 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from debias_sd.datasets.coco import read_coco
-from debias_sd.datasets.dci import read_dci
-from debias_sd.datasets.docci import read_docci
-from debias_sd.datasets.flickr30k import read_flickr30k
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.records import Pool, Records, measure_pool, pool_note
+from debias_sd.datasets.records import Pool, Records, pool_difference
 
 # The table of the evaluation protocol: pictures and captions.
 POOLS = {
@@ -22,6 +18,14 @@ POOLS = {
     "flickr30k": (31_014, 155_070),
     "flickr30k-test": (1000, 5000),
 }
+
+
+def measure_pool(records):
+    return Pool(len(records), sum(len(records[index].captions) for index in range(len(records))))
+
+
+def pool_note(records):
+    return pool_difference(records.name, measure_pool(records), records.expected, left_out=records.left_out)
 
 
 def draw(path):
@@ -145,22 +149,14 @@ def test_long_dci_has_the_extra_caption_and_no_empty_one(dci):
     assert records.left_out == {"no caption": 2, "missing picture": 1, "broken record": 1}
 
 
-def test_dci_has_splits(dci):
-    assert list(texts(read_dci(dci, split="valid"))) == ["sa_2.jpg"]
-    assert read_dci(dci, split="valid").expected is None
-    with pytest.raises(ValueError, match="has no split 'val', it has train, valid, test; name one of them"):
-        read_dci(dci, split="val")
-
-
 def test_docci_is_the_test_split_without_the_qualification_rows(docci):
     records = open_records(f"docci:{docci}")
     assert texts(records) == {"test_00000": ("A harbour.",)}
     assert records.left_out == {"no caption": 1, "missing picture": 1}
-    assert list(texts(read_docci(docci, split="train"))) == ["train_00000"]
     with (docci / "docci_descriptions.jsonlines").open("a") as file:
         file.write('{"example_id": "test_9"}\n')
     with pytest.raises(ValueError, match="line 6 of .* lacks example_id, split, image_file or description"):
-        read_docci(docci)
+        open_records(f"docci:{docci}")
 
 
 def test_coco_keeps_six_and_seven_captions(coco):
@@ -169,13 +165,15 @@ def test_coco_keeps_six_and_seven_captions(coco):
     assert records[0].captions[:2] == ("Caption 0 of 139.", "Caption 1 of 139.")
     assert measure_pool(records) == Pool(3, 18)
     assert records.left_out == {"no caption": 1, "missing picture": 1}
-    assert texts(read_coco(coco / "annotations" / "captions_val2017.json")) == texts(records)
+    assert texts(open_records(f"coco:{coco / 'annotations' / 'captions_val2017.json'}")) == texts(records)
 
 
 @pytest.mark.parametrize("file", ["dataset_flickr30k.json", "flickr_annotations_30k.csv"])
 def test_flickr30k_in_full_and_its_test_split(flickr, file):
-    assert texts(read_flickr30k(flickr / file)) == {name: tuple(captions) for name, (_, captions) in FLICKR.items()}
-    assert texts(read_flickr30k(flickr / file, test=True)) == {"2.jpg": ("D .", 'E "f".')}
+    assert texts(open_records(f"flickr30k:{flickr / file}")) == {
+        name: tuple(captions) for name, (_, captions) in FLICKR.items()
+    }
+    assert texts(open_records(f"flickr30k-test:{flickr / file}")) == {"2.jpg": ("D .", 'E "f".')}
 
 
 def test_flickr30k_of_a_token_file_has_no_test_split(flickr):
@@ -185,7 +183,7 @@ def test_flickr30k_of_a_token_file_has_no_test_split(flickr):
         open_records(f"flickr30k-test:{path}")
     path.write_text("1.jpg A caption\n")
     with pytest.raises(ValueError, match="line 1 of .* is not `name.jpg#k<TAB>caption`"):
-        read_flickr30k(path)
+        open_records(f"flickr30k:{path}")
 
 
 def test_every_set_knows_its_published_pool_and_says_when_it_has_another(urban1k, dci, docci, coco, flickr):

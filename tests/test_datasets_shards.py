@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import read_image
+from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.shards import find_shards, read_shards
 
 
@@ -53,7 +53,7 @@ def test_samples_are_pictures_with_text_or_json(shards):
     records = open_records(f"shards:{shards}/world-{{000..001}}.tar")
     assert [records[i].captions for i in range(4)] == [("Zero. More.",), ("One.",), ("Two.", "Also."), ("Five é.",)]
     assert [records[i].short for i in range(4)] == [None, None, "2", None]
-    assert [read_image(records[i].image, size=4)[0, 0, 0] for i in range(4)] == [0, 1, 2, 5]
+    assert [square(read_rgb(records[i].image), size=4)[0, 0, 0] for i in range(4)] == [0, 1, 2, 5]
     assert [records[i].key for i in range(3)] == [f"world-000.tar:00{i}" for i in range(3)]
     assert records.left_out == {"no caption": 2, "missing picture": 1}
     assert records.blocks.tolist() == [3, 1]

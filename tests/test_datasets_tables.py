@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 from debias_sd.datasets.folder import read_folder
-from debias_sd.datasets.jsonl import read_jsonl
 from debias_sd.datasets.names import KINDS, open_records, split_name
-from debias_sd.datasets.pictures import read_image
+from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.records import Records, describe_counts
+from debias_sd.datasets.row_files import read_jsonl, read_table
 from debias_sd.datasets.saved_datasets import read_saved
-from debias_sd.datasets.tables import read_table
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_json_lines_with_short_captions_and_lists(pictures):
     assert captions(records) == [("A harbour. A boat. é中",), ("One.", "Two.")]
     assert [records[index].short for index in range(2)] == ["A harbour.", None]
     assert records.left_out == {"no caption": 2, "missing picture": 2}
-    assert read_image(records[1].image, size=8)[0, 0].tolist() == [1, 0, 0]
+    assert square(read_rgb(records[1].image), size=8)[0, 0].tolist() == [1, 0, 0]
     assert describe_counts(records.left_out) == "2 missing picture, 2 no caption"
     unasked = read_jsonl(path, skip_missing=False)
     assert (len(unasked), unasked[2].image) == (3, pictures / "gone.png")
@@ -222,6 +221,6 @@ def test_a_saved_data_set_is_read_undecoded(pictures):
     records = read_saved(pictures / "saved")
     assert captions(records) == [("Zero.",), ("Two.",)]
     assert records.left_out == {"no caption": 1}
-    assert read_image(records[1].image, size=8)[0, 0].tolist() == [2, 0, 0]
+    assert square(read_rgb(records[1].image), size=8)[0, 0].tolist() == [2, 0, 0]
     with pytest.raises(ValueError, match=r"is not a folder of datasets.save_to_disk"):
         read_saved(pictures)

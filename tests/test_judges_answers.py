@@ -13,10 +13,8 @@ from tiny_judges import save_blip, save_llava, save_qwen, word_tokenizer
 from transformers import AutoProcessor, BlipForQuestionAnswering, LlavaForConditionalGeneration
 
 from debias_sd.measure.judges import load_judge
-from debias_sd.measure.judges.answers import NO_ANSWER, NO_WORDS
-from debias_sd.measure.judges.chat import answer_tokens
+from debias_sd.measure.judges.answers import NO_ANSWER, NO_WORDS, answer_tokens, question_of
 from debias_sd.measure.judges.load import hash_weights
-from debias_sd.measure.judges.questions import question_of
 
 SENTENCES = [
     "There is a red star.",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tiny import LONG_PROMPT, clip_tokenizer
 
-from debias_sd.captions import split_sentences
 from debias_sd.prompts.batch import PromptBatch, Reader
 from debias_sd.prompts.windows import TokenizedPrompt, Window, split_prompt
+from debias_sd.sentences import split_sentences
 
 TOKENIZER = clip_tokenizer(77)
 DATA = Path(__file__).parents[2] / "shared" / "data"

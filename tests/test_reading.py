@@ -15,8 +15,7 @@ from tiny_world import save_tiny_clip
 from transformers import CLIPModel, SiglipModel
 
 from debias_sd import cli
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import ClipTowers, load_towers
 from debias_sd.measure.reading.attention import TokenAttention, _tokens_by_word, pooled_attention

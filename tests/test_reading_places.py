@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from debias_sd.captions import split_sentences
+from debias_sd.measure.bootstrap import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
 from debias_sd.measure.reading.places import (
     Place,
     Text,
@@ -14,9 +14,9 @@ from debias_sd.measure.reading.places import (
     things_of,
     word_bin,
 )
-from debias_sd.measure.reading.spread import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
+from debias_sd.sentences import split_sentences
+from debias_sd.shapes.caption import read_sentence
 from debias_sd.shapes.heldout import prompt_set
-from debias_sd.shapes.reading import read_sentence
 
 CAPTIONS = [
     "A harbour at dawn.  A red boat lies there. Nobody answers.",

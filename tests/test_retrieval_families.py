@@ -11,9 +11,8 @@ from transformers import SiglipModel
 
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import read_image
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.datasets.pictures import read_rgb, square
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import load_towers
 from debias_sd.measure.retrieval.ranks import retrieval_ranks
@@ -49,7 +48,7 @@ def test_converted_checkpoints(family, tmp_path):
     assert (found["kind"], found["window"]) == ("CLIP", model.context_length)
     rows, _ = load_towers(tmp_path / "out").ids_of([caption(number) for number in range(12)])
     ids = torch.cat([padded(torch.tensor([row]), model.context_length) for row in rows])
-    pixels = [torch.from_numpy(read_image(tmp_path / f"{number}.png", size=32).copy()) for number in range(12)]
+    pixels = [torch.from_numpy(square(read_rgb(tmp_path / f"{number}.png"), size=32).copy()) for number in range(12)]
     pixels = ((torch.stack(pixels) / 255 - MEAN) / STD).permute(0, 3, 1, 2)
     with torch.no_grad():
         texts = model.encode_text(ids) if family == "openclip" else long_clip_features(model, state, ids)

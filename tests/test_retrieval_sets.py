@@ -11,12 +11,10 @@ from tiny import END, edit_json, save_clip_model, tiny_tokenizer
 from tiny_sets import caption, check_ranks, draw, make_coco, make_folder, make_urban1k
 from transformers import CLIPModel
 
-from debias_sd.datasets.faults import Faults
 from debias_sd.datasets.names import open_records
-from debias_sd.datasets.pictures import read_image
-from debias_sd.datasets.records import Encoded, ListedRecords, Record
-from debias_sd.measure.features.cache import FeatureCache
-from debias_sd.measure.features.embedding import Embedder
+from debias_sd.datasets.pictures import read_rgb, square
+from debias_sd.datasets.records import Encoded, Faults, ListedRecords, Record
+from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import ClipTowers, load_towers
 from debias_sd.measure.retrieval.sets import Measured, Plan, measure_sets
@@ -49,7 +47,7 @@ def plain_features(folder, records) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     images, texts, owners = [], [], []
     with torch.no_grad():
         for number in range(len(records)):
-            pixels = torch.from_numpy(read_image(records[number].image, size=30).copy()).permute(2, 0, 1) / 255
+            pixels = torch.from_numpy(square(read_rgb(records[number].image), size=30).copy()).permute(2, 0, 1) / 255
             pixels = (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
             images.append(model.get_image_features(pixels[None]).pooler_output[0])
             for text in records[number].captions:

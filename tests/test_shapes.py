@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from debias_sd.captions import split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes import caption as captions
 from debias_sd.shapes.caption import (
     Caption,
@@ -16,14 +16,13 @@ from debias_sd.shapes.caption import (
     long_caption,
     name_place,
     opening_caption,
+    read_sentence,
     sentence_caption,
     short_caption,
     tag_caption,
     words,
 )
-from debias_sd.shapes.check import judge, read_picture
-from debias_sd.shapes.reading import read_sentence
-from debias_sd.shapes.render import SIDE, all_looks, cell_box, mask, render, tile
+from debias_sd.shapes.render import SIDE, all_looks, cell_box, judge, mask, read_picture, render, tile
 from debias_sd.shapes.scene import BACKGROUNDS, COLOURS, SHAPES, SIZES, Scene, Thing, random_scene, twins
 from debias_sd.shapes.tokenizer import bpe_merges, build_tokenizer, byte_alphabet
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 
-from debias_sd.commands.prompt import read_prompt
+from debias_sd.commands.arguments import read_prompt
 from debias_sd.datasets.listing import load_json
 from debias_sd.datasets.names import open_records
 from debias_sd.measure.judges.known import read_known

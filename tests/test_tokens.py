@@ -15,11 +15,11 @@ from debias_sd.tokens import (
     copy_tokenizer,
     end_positions,
     front_pad,
-    random_front_pads,
     spell_out_special_tokens,
     tokenize,
     unknown_words,
 )
+from train_encoder.data.batches import ClipTexts
 
 SOT, EOT = 49406, 49407
 # "!" before another sign is id 0: a 0 that is text, not pad.
@@ -112,11 +112,18 @@ def test_front_pad_by_hand() -> None:
     assert padded.tolist() == [[8, 0, 0, 1, 2, 9], [8, 0, 3, 9, 0, 0], [8, 1, 2, 3, 4, 9]]
 
 
+def drawn_pads(tokenizer: PreTrainedTokenizerBase, texts: list[str], rng: random.Random, pad_id: int = 0) -> list[int]:
+    """How far training moves the end token of each of `texts` in 16 slots."""
+    made = ClipTexts(tokenizer, 16, pad_id)
+    moved = made.front_padded(texts, [rng] * len(texts))
+    return (end_positions(moved, end_id=EOT) - end_positions(made.ids(texts), end_id=EOT)).tolist()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_front_pad_keeps_every_token_and_their_order(ids: Tensor, seed: int) -> None:
-    counts = random_front_pads(ids, random.Random(seed), end_id=EOT)
+    rng, ends = random.Random(seed), end_positions(ids, end_id=EOT)
+    counts = torch.tensor([rng.randint(0, 15 - end) for end in ends.tolist()])
     padded = front_pad(ids, counts, pad_id=0, end_id=EOT)
-    ends = end_positions(ids, end_id=EOT)
     assert padded.shape == ids.shape
     assert padded[:, 0].tolist() == [SOT] * len(ids)
     # Pooling at the largest id, as OpenAI's code does, finds the moved end token.
@@ -128,10 +135,10 @@ def test_front_pad_keeps_every_token_and_their_order(ids: Tensor, seed: int) -> 
         assert new[1 + count + end :] == [0] * (len(old) - 1 - count - end)
 
 
-def test_front_pads_are_uniform_including_both_ends(ids: Tensor) -> None:
+def test_front_pads_are_uniform_including_both_ends(tokenizer: PreTrainedTokenizerBase) -> None:
     """ "a photo of a cat" leaves 9 of 16 slots: 10 values, 400 expected of each, five deviations are 95."""
     rng = random.Random(5)
-    drawn = [random_front_pads(ids, rng, end_id=EOT).tolist() for _ in range(4000)]
+    drawn = [drawn_pads(tokenizer, TEXTS, rng) for _ in range(4000)]
     for row, n_post in enumerate([9, 14, 7, 4]):
         counts = Counter(counts[row] for counts in drawn)
         expected = 4000 / (n_post + 1)
@@ -140,20 +147,17 @@ def test_front_pads_are_uniform_including_both_ends(ids: Tensor) -> None:
 
 
 def test_pads_are_counted_behind_the_end_token_whatever_their_id(tokenizer: PreTrainedTokenizerBase) -> None:
-    """The text's own "!" has id 0 and is no pad; pads that equal the end token are pads."""
-    counts = []
-    for pad_id in (0, EOT):
+    """The text's own "!" has id 0 and is no pad."""
+    for pad_id in (0, 17):
         ids = tokenize(tokenizer, ["wow != ~ !~ ok"], length=16, pad_id=pad_id)
         assert (ids[0, : 1 + int(end_positions(ids, end_id=EOT))] == 0).sum() == 2
-        counts.append({random_front_pads(ids, random.Random(seed), end_id=EOT).item() for seed in range(300)})
-    assert counts == [set(range(8)), set(range(8))]
+        counts = {drawn_pads(tokenizer, ["wow != ~ !~ ok"], random.Random(seed), pad_id)[0] for seed in range(300)}
+        assert counts == set(range(8))
 
 
 def test_a_full_row_gets_no_front_pads(tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = tokenize(tokenizer, [LONG], length=77, pad_id=0)
-    counts = random_front_pads(ids, random.Random(0), end_id=EOT)
-    assert counts.tolist() == [0]
-    assert torch.equal(front_pad(ids, counts, pad_id=0, end_id=EOT), ids)
+    texts = ClipTexts(tokenizer, 77, 0)
+    assert torch.equal(texts.front_padded([LONG], [random.Random(0)]), texts.ids([LONG]))
 
 
 @pytest.mark.parametrize("count", [-1, 10])

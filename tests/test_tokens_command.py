@@ -11,7 +11,7 @@ from tiny_pipelines import tiny_sd3
 from tiny_siglip import make_siglip
 
 from debias_sd import cli, count_tokens
-from debias_sd.commands.token_picture import Screen, picture
+from debias_sd.commands.tokens import Screen, picture
 from debias_sd.encoder import TextEncoder
 
 WIDE = Screen(100, blocks=True, colour=False)

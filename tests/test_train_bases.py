@@ -12,10 +12,10 @@ from debias_sd.measure.features.preprocessing import clip_preprocessing
 from debias_sd.tokens import tokenize
 from tests.tiny_checkpoints import LAYERS, PROJECTION, WIDTH, text_features, tiny_open_clip
 from tests.train_tiny import tiny_config, train_tiny
+from train_encoder.heldout import read_heldout
 from train_encoder.model.bases import is_checkpoint, load_start
 from train_encoder.prepare import prepare
-from train_encoder.watch.heldout import read_heldout
-from train_encoder.watch.retrieval import evaluate
+from train_encoder.watch import evaluate
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 

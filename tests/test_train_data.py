@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from debias_sd.captions import split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import length
-from debias_sd.shapes.check import read_picture
+from debias_sd.shapes.render import read_picture
 from debias_sd.shapes.tokenizer import build_tokenizer
 from tests.train_tiny import tiny_config
 from train_encoder.data.batches import ClipTexts, Collator, short_text
 from train_encoder.data.pairs import GlobalBatches
 from train_encoder.data.shapes import ShapesPairs, cell_table
-from train_encoder.terms.grounding import Grounding
+from train_encoder.pair_terms import Grounding
 
 TEXT = "A summary of all. One is red. Two are blue. Three hide."
 

@@ -12,7 +12,7 @@ from tests.test_train_processes import SEVERAL, launch
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings, train_tiny
 from train_encoder.__main__ import main
-from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.run_folder import list_checkpoints
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 SETTINGS = {"max_train_steps": 9, "checkpointing_steps": 3, "checkpoints_total_limit": 1}

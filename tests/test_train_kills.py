@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.test_train_processes import ROOT, SEVERAL, command_of, environment_of, launch
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings
-from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.run_folder import list_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a dozen launches of two processes
 KILLS, STEPS, SEED = 10, 60, 0

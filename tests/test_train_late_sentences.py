@@ -8,9 +8,9 @@ import torch
 from debias_sd.tokens import tokenize
 from tests.train_tiny import tiny_config
 from train_encoder.model.bases import build_model
-from train_encoder.model.clip import encode_by_length
 from train_encoder.model.families import stretch_model
-from train_encoder.terms.distillation import LateSentences, Span
+from train_encoder.model.towers import encode_by_length
+from train_encoder.pair_terms import LateSentences, Span
 
 LONG = "a small blue ring in the top left and a big green box and a tiny red hoop."  # 19 tokens with its stop
 LATE = ["a red star.", "a gray disc in the center!", LONG]

@@ -14,9 +14,8 @@ from safetensors.torch import load_file
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder import train as loop
 from train_encoder.__main__ import main
-from train_encoder.output.checkpoints import CheckpointFault, list_checkpoints, load_checkpoint, save_checkpoint
-from train_encoder.output.folder import lock_folder
 from train_encoder.prepare import prepare
+from train_encoder.run_folder import CheckpointFault, list_checkpoints, load_checkpoint, lock_folder, save_checkpoint
 from train_encoder.settings import TrainConfig
 from train_encoder.step import train_step
 from train_encoder.train import make_loader
@@ -201,7 +200,7 @@ def test_a_log_that_the_disk_cannot_hold_is_one_sentence(tmp_path, monkeypatch, 
     def full(log, row):
         raise OSError(28, "No space left on device", str(tmp_path / "train_log.jsonl"))
 
-    monkeypatch.setattr("train_encoder.watch.log.TrainLog.write", full)
+    monkeypatch.setattr("train_encoder.log.TrainLog.write", full)
     assert main(arguments(tiny_settings(tmp_path / "run"))) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"train_encoder: the disk is full (No space left on device: {tmp_path / 'train_log.jsonl'}); no checkpoint is "

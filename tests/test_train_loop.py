@@ -10,8 +10,8 @@ from transformers import CLIPModel, CLIPTextModel, CLIPTokenizer
 from debias_sd.encoder import TextEncoder
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
 from train_encoder.__main__ import main
-from train_encoder.output.checkpoints import list_checkpoints
 from train_encoder.prepare import prepare
+from train_encoder.run_folder import list_checkpoints
 from train_encoder.step import train_step
 from train_encoder.train import make_loader
 

@@ -13,9 +13,9 @@ from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import tiny_config
 from train_encoder.engine import FrozenRows
 from train_encoder.model.bases import build_model, load_start
-from train_encoder.model.clip import encode_by_length
 from train_encoder.model.families import stretch_model
-from train_encoder.terms.distillation import StayClose
+from train_encoder.model.towers import encode_by_length
+from train_encoder.pair_terms import StayClose
 
 TEXTS = ["a red star.", "a small blue ring in the top left.", "gray", "a big green box. a tiny red hoop. a disc."]
 

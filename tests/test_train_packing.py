@@ -8,13 +8,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from debias_sd.shapes.tokenizer import build_tokenizer
-from debias_sd.tokens import front_pad, random_front_pads, tokenize
+from debias_sd.tokens import tokenize
 from tests.tiny_world import tiny_clip
 from tests.train_tiny import tiny_config
+from train_encoder.data.batches import ClipTexts
 from train_encoder.model import packing
-from train_encoder.model.clip import ClipTowers
 from train_encoder.model.packing import encode_packed, pack_captions, use_packed_attention
-from train_encoder.terms.terms import make_terms
+from train_encoder.model.towers import ClipTowers
+from train_encoder.terms import make_terms
 
 PAD = 0
 TEXTS = [
@@ -31,8 +32,7 @@ def make_batch(seed=0, size=5):
     rng, tokenizer = random.Random(seed), build_tokenizer(248)
     end = tokenizer.eos_token_id
     long = tokenize(tokenizer, [" ".join(rng.choices(TEXTS, k=4)) for _ in range(size)], length=248, pad_id=PAD)
-    short = tokenize(tokenizer, rng.choices(TEXTS, k=size), length=120, pad_id=PAD)
-    short = front_pad(short, random_front_pads(short, rng, end_id=end), pad_id=PAD, end_id=end)
+    short = ClipTexts(tokenizer, 120, PAD).front_padded(rng.choices(TEXTS, k=size), [rng] * size)
     longest = int((long == end).int().argmax(1).max()) + 1
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randn(size, 3, 48, 48, generator=generator, dtype=torch.float64)

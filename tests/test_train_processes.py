@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from tests.gradient_step import first_step, largest_difference
 from tests.train_tiny import arguments, tiny_settings
-from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.run_folder import list_checkpoints
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent

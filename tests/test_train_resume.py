@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.tiny_world import save_tiny_clip
 from tests.train_tiny import arguments, tiny_settings, train_tiny
+from train_encoder import prepare
 from train_encoder.__main__ import main
-from train_encoder.data import origin
-from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.run_folder import list_checkpoints
 from train_encoder.step import learning_rate
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
@@ -147,8 +147,8 @@ def test_data_that_was_only_copied_goes_on_to_the_same_bits(stopped, tmp_path):
 
 
 def test_a_large_set_is_sampled_and_its_ends_are_among_the_sample():
-    assert origin._spread(5, 9).tolist() == [0, 1, 2, 3, 4]
-    spread = origin._spread(1_246_901, 256)
+    assert prepare._spread(5, 9).tolist() == [0, 1, 2, 3, 4]
+    spread = prepare._spread(1_246_901, 256)
     assert (len(spread), spread[0], spread[-1]) == (256, 0, 1_246_900)
     assert set((spread[1:] - spread[:-1]).tolist()) == {4889, 4890}
 

@@ -19,11 +19,11 @@ from tests.tiny_sets import check_ranks
 from tests.tiny_siglip import HAS_SENTENCEPIECE, STRETCHED, STYLES, make_pictures, make_siglip
 from tests.train_tiny import tiny_config, tiny_settings, train_tiny
 from train_encoder.data.batches import SiglipTexts
+from train_encoder.heldout import PROBED, read_heldout
 from train_encoder.model.bases import load_start
 from train_encoder.model.families import SIGLIP, family_of
 from train_encoder.prepare import prepare
-from train_encoder.watch.heldout import PROBED, read_heldout
-from train_encoder.watch.retrieval import evaluate
+from train_encoder.watch import evaluate
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 TABLE = "text_model.embeddings.position_embedding.weight"

@@ -13,11 +13,11 @@ import torch
 from tests.ctrl_c import hear_ctrl_c
 from tests.test_train_processes import ROOT, SEVERAL, command_of, environment_of
 from tests.train_tiny import arguments, tiny_settings
+from train_encoder import heldout, watch
 from train_encoder import train as loop
 from train_encoder.__main__ import main
-from train_encoder.output.checkpoints import list_checkpoints
+from train_encoder.run_folder import list_checkpoints
 from train_encoder.step import train_step
-from train_encoder.watch import heldout, retrieval
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 ENDLESS = {"max_train_steps": 100_000}
@@ -26,7 +26,7 @@ ENDLESS = {"max_train_steps": 100_000}
 def test_sigterm_in_an_evaluation_leaves_it_out_and_a_second_one_changes_nothing(base, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(heldout, "FAMILIES", 3)
     monkeypatch.setattr(heldout, "SHORT", 12)
-    read = retrieval._image_features
+    read = watch._image_features
     calls = []
 
     def read_and_signal(run, *parts):
@@ -36,7 +36,7 @@ def test_sigterm_in_an_evaluation_leaves_it_out_and_a_second_one_changes_nothing
             os.kill(os.getpid(), signal.SIGTERM)
         return read(run, *parts)
 
-    monkeypatch.setattr(retrieval, "_image_features", read_and_signal)
+    monkeypatch.setattr(watch, "_image_features", read_and_signal)
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(base), "max_train_steps": 9, "eval_steps": 2}
     folder = tmp_path / "run"
     assert main(arguments(tiny_settings(folder, **settings))) == 143

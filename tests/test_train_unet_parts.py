@@ -8,14 +8,12 @@ import torch
 from tiny_world import tiny_clip, tiny_pipeline
 from unet_tiny import tiny_unet_config
 
-from debias_sd.shapes.caption import length
-from debias_sd.shapes.reading import read_sentence
+from debias_sd.shapes.caption import length, read_sentence
 from debias_sd.shapes.tokenizer import build_tokenizer
 from train_unet.config import UnetConfig
-from train_unet.pool import Conditioner
+from train_unet.models import caption_of, draw_scene, most_things, new_scheduler, new_unet
 from train_unet.state import put_in_place
-from train_unet.train import Average, denoising_loss, learning_rate_at, make_batch
-from train_unet.unet import caption_of, draw_scene, most_things, new_scheduler, new_unet
+from train_unet.train import Average, Conditioner, denoising_loss, learning_rate_at, make_batch
 
 
 @pytest.mark.parametrize(

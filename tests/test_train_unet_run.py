@@ -17,11 +17,9 @@ from debias_sd.encoder import TextEncoder
 from train_unet import train as training
 from train_unet.__main__ import main
 from train_unet.config import UnetConfig, parse_arguments
-from train_unet.pool import Conditioner, make_pool
+from train_unet.models import new_unet, new_vae
 from train_unet.state import check_same_run
-from train_unet.train import train_unet
-from train_unet.unet import new_unet
-from train_unet.vae import new_vae
+from train_unet.train import Conditioner, make_pool, train_unet
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(autouse=True)
 def _few_sampling_steps(monkeypatch):
     """Pictures of an untrained UNet are noise after any number of steps."""
-    monkeypatch.setattr("train_unet.progress.STEPS", 2)
+    monkeypatch.setattr("train_unet.train.STEPS", 2)
 
 
 @pytest.fixture(scope="module")

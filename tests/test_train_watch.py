@@ -14,13 +14,12 @@ from debias_sd.measure.features.preprocessing import clip_preprocessing
 from tests.tiny_sets import check_ranks
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
+from train_encoder import heldout
 from train_encoder.__main__ import main
-from train_encoder.output.export import LEFT_BEHIND, HubFault, check_hub, push_folder
+from train_encoder.export import LEFT_BEHIND, HubFault, check_hub, push_folder
+from train_encoder.heldout import read_heldout
 from train_encoder.prepare import prepare
-from train_encoder.watch import heldout
-from train_encoder.watch.heldout import read_heldout
-from train_encoder.watch.retrieval import evaluate, fall_of_short
-from train_encoder.watch.watch import Watch
+from train_encoder.watch import Watch, evaluate, fall_of_short
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 
@@ -66,9 +65,8 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 
 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
-    from debias_sd.datasets.faults import Faults
-    from debias_sd.measure.features.cache import FeatureCache
-    from debias_sd.measure.features.embedding import Embedder
+    from debias_sd.datasets.records import Faults
+    from debias_sd.measure.features.embedding import Embedder, FeatureCache
     from debias_sd.measure.features.processes import Processes
     from debias_sd.measure.features.towers import load_towers
     from debias_sd.measure.world import world_records
@@ -138,7 +136,7 @@ def test_the_warning_reaches_the_terminal(base, tmp_path, few, monkeypatch, caps
     falling = iter([90.0, 10.0])
     row = {f"{n}_{w}_r1": 50.0 for n in ("keep", "move", "remove", "short") for w in ("t2i", "i2t")}
     monkeypatch.setattr(
-        "train_encoder.watch.watch.evaluate", lambda run, _: {"step": run.step} | row | {"short_t2i_r1": next(falling)}
+        "train_encoder.watch.evaluate", lambda run, _: {"step": run.step} | row | {"short_t2i_r1": next(falling)}
     )
     train_tiny(tmp_path / "run", max_train_steps=2, eval_steps=2)
     assert "warning: short captions find their pictures less often than at step 0" in capsys.readouterr().out
@@ -193,7 +191,7 @@ PROMPTS = [
 @pytest.mark.slow  # loads a pipeline twice
 def test_validation_prompts_are_drawn_with_the_encoder_as_it_is(tmp_path, monkeypatch):
     """Case 131: files are named by a hash, whatever the prompt is; the prompt stands in the picture."""
-    monkeypatch.setattr("train_encoder.watch.validation.STEPS", 2)
+    monkeypatch.setattr("train_encoder.watch.STEPS", 2)
     tiny_pipeline().save_pretrained(tmp_path / "sd")
     settings = {"recipe": "debias", "pretrained_model_name_or_path": str(save_tiny_clip(tmp_path / "clip"))}
     settings |= {"validation_prompts": PROMPTS, "validation_pipeline": str(tmp_path / "sd")}

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import WEIGHTS
-from debias_sd.shapes.check import judge
+from debias_sd.shapes.render import judge
 from debias_sd.shapes.scene import Thing
 from train_encoder.settings import parse_arguments
 

@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-from debias_sd.checkpoints.convert import Conversion, convert_checkpoint
-from debias_sd.checkpoints.tokenizer import clip_tokenizer
+from debias_sd.checkpoints.convert import Conversion, clip_tokenizer, convert_checkpoint
 
 WIDTH, PROJECTION, LAYERS = 64, 32, 2
 END = 49407

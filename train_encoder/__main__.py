@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debias_sd.commands.terminal import open_terminal
-from debias_sd.datasets.faults import TooManyFaults
+from debias_sd.datasets.records import TooManyFaults
 from train_encoder.settings import parse_arguments
 
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C ended
@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
     try:
         try:
             config = parse_arguments(arguments)
-            from train_encoder.output.folder import Finished
             from train_encoder.prepare import prepare
             from train_encoder.processes import MainFailed
+            from train_encoder.run_folder import Finished
         except ValueError as error:
             return _end(2, str(error))
         try:
@@ -61,10 +61,9 @@ def main(arguments: list[str]) -> int:
 def _train(run: Run, arguments: list[str]) -> int:
     """Train; code 2 and one sentence, of the main process, for what ends a run early."""
     from debias_sd.run_state import NonFinite
-    from train_encoder.output.checkpoints import CheckpointFault
-    from train_encoder.output.export import HubFault
-    from train_encoder.output.folder import FolderInUse
+    from train_encoder.export import HubFault
     from train_encoder.processes import MainFailed
+    from train_encoder.run_folder import CheckpointFault, FolderInUse
     from train_encoder.train import train
 
     try:
@@ -81,7 +80,7 @@ def _interrupted(run: Run | None) -> str | None:
     """What Ctrl-C leaves; one of several processes says it."""
     if run is None:
         return "stopped by Ctrl-C before the first step." if _is_first() else None
-    from train_encoder.output.checkpoints import describe_last
+    from train_encoder.run_folder import describe_last
 
     said = f"stopped by Ctrl-C after step {run.step}; {describe_last(run.folder)}."
     return said if run.accelerator.is_main_process else None
@@ -100,7 +99,7 @@ def _is_first() -> bool:
 def _disk_fault(error: Exception, config: TrainConfig | None) -> str | None:
     """One sentence where a full or failing disk is what `error` comes from."""
     from debias_sd.run_state import find_disk_fault
-    from train_encoder.output.checkpoints import describe_last
+    from train_encoder.run_folder import describe_last
 
     folder = Path(config.output_dir) if config is not None else Path()
     fault = find_disk_fault(error, folder)

@@ -1,37 +1,109 @@
-"""Preparation of a run: models, data, optimizer, and the checkpoint that it goes on from."""
+"""Preparation of a run: models, data, optimizer, and the checkpoint that it goes on from.
+
+Two runs with equal fingerprints start from the same weights and read the same data.
+Of records on disk, as many are looked at as a network disk gives in seconds: their number, the captions of `CAPTIONS`
+of them, the sizes of `SIZES` pictures and the whole of `PICTURES`, each spread evenly from the first to the last.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from debias_sd.datasets.faults import Faults
+from debias_sd.datasets.pictures import PictureFault, read_content
+from debias_sd.datasets.records import Encoded, Faults, Picture, Piece
 from debias_sd.report import check_writable
-from debias_sd.run_state import check_finite, note_versions
+from debias_sd.run_state import check_finite, fingerprint, note_versions, weights_fingerprint
 from train_encoder.data.features import load_features
-from train_encoder.data.origin import data_origin, start_origin
 from train_encoder.data.pairs import open_pairs
 from train_encoder.engine import FrozenRows
+from train_encoder.export import check_hub
+from train_encoder.heldout import HeldOut, read_heldout
+from train_encoder.log import check_trackers
 from train_encoder.model.bases import load_start
 from train_encoder.model.families import family_of, make_towers, stretch_model
-from train_encoder.output.checkpoints import check_later, find_checkpoint, load_checkpoint
-from train_encoder.output.export import check_hub
-from train_encoder.output.folder import check_finished, check_folder
 from train_encoder.processes import on_main, start_processes
-from train_encoder.run import Run
-from train_encoder.terms.contrast import Contrast
-from train_encoder.terms.terms import make_terms
-from train_encoder.watch.heldout import HeldOut, read_heldout
-from train_encoder.watch.log import check_trackers
+from train_encoder.run import Contrast, Run
+from train_encoder.run_folder import check_finished, check_folder, check_later, find_checkpoint, load_checkpoint
+from train_encoder.terms import make_terms
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from debias_sd.datasets.records import Records
     from debias_sd.measure.features.preprocessing import Preprocessing
+    from train_encoder.data.pairs import Pairs
+    from train_encoder.model.bases import Start
     from train_encoder.settings import TrainConfig
+
+CAPTIONS, SIZES, PICTURES = 10_000, 4_096, 256
+SHAPES = 16
+PROBE = "A photo of two small red cats, 1990; l'été <|endoftext|>"
+
+
+def start_origin(start: Start) -> dict[str, Any]:
+    """Of the model before its position table is stretched, of its tokenizer, and of how it reads pictures."""
+    words = [sorted(start.tokenizer.get_vocab().items()), start.tokenizer(PROBE).input_ids]
+    return {
+        "weights of the start": weights_fingerprint(start.model.state_dict()),
+        "tokenizer of the start": fingerprint([json.dumps(words).encode()]),
+        "preprocessing of the start": fingerprint([repr(start.preprocessing).encode()]),
+    }
+
+
+def data_origin(data: Pairs) -> dict[str, Any]:
+    """Of the records, or of the first pairs of the shapes world."""
+    records = data.records
+    if records is not None:
+        return {
+            "number of records of train_data": len(records),
+            "captions of train_data": fingerprint(_captions(records)),
+            "pictures of train_data": fingerprint(_pictures(records)),
+        }
+    pairs = [data[number] for number in range(SHAPES)]
+    return {
+        "captions of train_data": fingerprint(pair["text"].encode() for pair in pairs),
+        "pictures of train_data": fingerprint(pair["image"].tobytes() for pair in pairs),
+    }
+
+
+def _spread(count: int, at_most: int) -> np.ndarray:
+    """At most `at_most` of the numbers 0 to count - 1, evenly spread, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, at_most)).round().astype(np.int64))
+
+
+def _captions(records: Records) -> Iterator[bytes]:
+    for index in _spread(len(records), CAPTIONS):
+        record = records[int(index)]
+        yield json.dumps([record.key, record.captions, record.short]).encode()
+
+
+def _pictures(records: Records) -> Iterator[bytes]:
+    for index in _spread(len(records), SIZES):
+        yield str(_size(records[int(index)].image)).encode()
+    for index in _spread(len(records), PICTURES):
+        try:
+            yield read_content(records[int(index)].image)
+        except PictureFault as fault:  # it is replaced in training, by the same other one each time
+            yield fault.kind.encode()
+
+
+def _size(picture: Picture) -> int | None:
+    if isinstance(picture, Encoded):
+        return len(picture.content)
+    if isinstance(picture, Piece):
+        return picture.size
+    try:
+        return os.stat(picture).st_size
+    except OSError:
+        return None
+
 
 ADVICE = "repair or drop them (skip_missing_images: true leaves missing ones out)"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from debias_sd.run_settings import check_values, make_settings, parse_settings, read_settings, setting
-from train_encoder.terms.terms import TermWeights
+from train_encoder.terms import TermWeights
 
 CONFIGS = Path(__file__).parent / "configs"
 # What each recipe means, in separate switches. short-only has one caption per image and reads no short-caption switch.

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from train_encoder.engine import autocast, clamp_temperature
-from train_encoder.output.checkpoints import describe_diverged
-from train_encoder.terms.contrast import FEATURES, SCALARS
+from train_encoder.run import FEATURES, SCALARS
+from train_encoder.run_folder import describe_diverged
 
 if TYPE_CHECKING:
-    from debias_sd.datasets.faults import Fault
+    from debias_sd.datasets.records import Fault
     from train_encoder.run import Run
 
 

@@ -18,14 +18,12 @@ from debias_sd.datasets.records import describe_counts
 from debias_sd.run_state import check_finite
 from train_encoder.data.batches import Collator
 from train_encoder.data.pairs import GlobalBatches
-from train_encoder.output.card import make_card
-from train_encoder.output.checkpoints import describe_diverged, save_checkpoint
-from train_encoder.output.export import known_words, make_provenance, push_folder, save_encoder_folder
-from train_encoder.output.folder import lock_folder, overwrite
+from train_encoder.export import known_words, make_card, make_provenance, push_folder, save_encoder_folder
+from train_encoder.pair_terms import collators_of
 from train_encoder.processes import EXIT_CODE, launcher_note, leave_signals_to_the_run, on_main
+from train_encoder.run_folder import describe_diverged, lock_folder, overwrite, save_checkpoint
 from train_encoder.step import train_step
-from train_encoder.terms.pair_term import collators_of
-from train_encoder.watch.watch import Watch
+from train_encoder.watch import Watch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -22,12 +22,9 @@ from debias_sd.encoder_folder import find_encoder_folder
 from debias_sd.report import check_writable, hash_file, source_commit
 from debias_sd.run_state import check_finite, fingerprint, package_versions, remove_files
 from train_unet.config import UnetConfig
-from train_unet.pool import COUNTS, Conditioner
-from train_unet.progress import share_drawn
+from train_unet.models import caption_of, draw_scene, new_scheduler, new_unet, pictures, refine_decoder, train_vae
 from train_unet.state import DIVERGED, WRITTEN, check_same_run, is_finished, put_in_place
-from train_unet.train import train_unet
-from train_unet.unet import caption_of, draw_scene, new_scheduler, new_unet
-from train_unet.vae import pictures, refine_decoder, train_vae
+from train_unet.train import COUNTS, Conditioner, share_drawn, train_unet
 
 
 def get_vae(config: UnetConfig, folder: Path) -> AutoencoderKL:

@@ -1,28 +1,136 @@
 """Train the UNet: the loop of Stable Diffusion's own training at the embedded world's size.
 
-One step: scenes' latents with noise, and the hidden states of their captions (`pool.py`) -> UNet -> v-prediction loss.
-One caption in ten is empty, for classifier-free guidance. Timesteps lean to high noise, where the layout is decided.
-The weights that are kept are an exponential moving average.
+What it is trained on is made once, since encoding the same scenes and captions anew in every step would cost about half
+as much as the UNet itself. One step: scenes' latents with noise, and the hidden states of their captions -> UNet ->
+v-prediction loss. One caption in ten is empty, for classifier-free guidance. Timesteps lean to high noise, where the
+layout is decided. The weights that are kept are an exponential moving average.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import math
 import random
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from debias_sd.run_state import check_finite
+from debias_sd.shapes.render import judge, render
+from debias_sd.shapes.scene import random_scene
 from train_unet.config import UnetConfig
-from train_unet.pool import Conditioner, make_pool
-from train_unet.progress import log_line
+from train_unet.models import caption_of, draw_scene, most_things, new_scheduler
 from train_unet.state import DIVERGED, load_state, save_state
-from train_unet.unet import most_things, new_scheduler
+
+BATCH = 64
+COUNTS = 9
+
+
+class Conditioner:
+    """The frozen text encoder and its tokenizer: captions -> hidden states [batch, 77, width], as SD 1.x makes them."""
+
+    def __init__(self, text_encoder: nn.Module, tokenizer: Any) -> None:
+        self.text_encoder = text_encoder.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+
+    @torch.no_grad()
+    def __call__(self, captions: list[str]) -> Tensor:
+        ids = self.tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt").input_ids
+        return self.text_encoder(input_ids=ids).last_hidden_state
+
+
+def make_pool(config: UnetConfig, vae: AutoencoderKL, conditioner: Conditioner, path: Path) -> dict[str, Tensor]:
+    """Make the pool, or read it from `path` when this run has made it before.
+
+    `latents`, float16 [9, scenes, channels, 6, 6], by number of things less one; `states`, float16
+    [9, scenes, captions, 77, width], of captions that each name every thing; `empty`, float16 [77, width].
+    """
+    if path.exists():
+        return load_file(path)
+    latents, states = [], []
+    starts = range(0, config.scenes_per_count, BATCH)
+    jobs = [(count, start) for count in range(1, COUNTS + 1) for start in starts]
+    for count, start in tqdm(jobs, desc="latents and hidden states of the training scenes"):
+        indices = range(start, min(start + BATCH, config.scenes_per_count))
+        scenes = [draw_scene(index, count, seed=config.seed) for index in indices]
+        pixels = torch.from_numpy(np.stack([render(scene) for scene in scenes])).permute(0, 3, 1, 2).float() / 127.5 - 1
+        captions = [
+            caption_of(scene, random.Random(f"unet/{config.seed}/{count}/{index}/caption/{number}")).text
+            for index, scene in zip(indices, scenes, strict=True)
+            for number in range(config.captions_per_scene)
+        ]
+        with torch.no_grad():
+            latents.append(vae.encode(pixels).latent_dist.mean.half())
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                encoded = conditioner(captions)
+        states.append(encoded.half().unflatten(0, (len(scenes), config.captions_per_scene)))
+    pool = {
+        "latents": torch.cat(latents).unflatten(0, (COUNTS, -1)).contiguous(),
+        "states": torch.cat(states).unflatten(0, (COUNTS, -1)).contiguous(),
+        "empty": conditioner([""])[0].half().contiguous(),
+    }
+    check_finite(pool, what=f"{path.name} is not written: what the UNet learns from", advice="check the text encoder")
+    temporary = path.with_suffix(".tmp")
+    try:
+        save_file(pool, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return pool
+
+
+GUIDANCE, STEPS = 3.0, 20
+SHOWN_COUNTS = (1, 3, 5, 7, 9)
+
+
+@torch.no_grad()
+def sample_latents(unet: nn.Module, states: Tensor, empty: Tensor, *, seed: int) -> Tensor:
+    """Plain guided DDIM sampling from hidden states [n, 77, width]; the pipelines' own loop without its overhead."""
+    scheduler = new_scheduler()
+    scheduler.set_timesteps(STEPS)
+    shape = (len(states), unet.config.in_channels, unet.config.sample_size, unet.config.sample_size)
+    latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    both = torch.cat([empty.expand_as(states), states])
+    for timestep in scheduler.timesteps:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = unet(torch.cat([latents, latents]), timestep, encoder_hidden_states=both).sample.float()
+        without, with_text = out.chunk(2)
+        latents = scheduler.step(without + GUIDANCE * (with_text - without), timestep, latents).prev_sample
+    return latents
+
+
+@torch.no_grad()
+def share_drawn(unet: nn.Module, vae: AutoencoderKL, conditioner, *, prompts: int) -> dict[str, float]:
+    """Share of named things drawn, by number of things, on `prompts` held-out scenes each (captions of 77 tokens)."""
+    shares = {}
+    for count in SHOWN_COUNTS:
+        scenes = [random_scene(random.Random(f"unet/validation/{count}/{i}"), count) for i in range(prompts)]
+        captions = [caption_of(scene, random.Random(f"words/{count}/{i}")) for i, scene in enumerate(scenes)]
+        latents = sample_latents(unet, conditioner([c.text for c in captions]), conditioner([""]), seed=count)
+        pictures = ((vae.decode(latents).sample.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
+        verdicts = [
+            v.drawn for picture, scene in zip(pictures, scenes, strict=True) for v in judge(picture, scene.things)
+        ]
+        shares[str(count)] = round(float(np.mean(verdicts)), 4)
+    return shares
+
+
+def log_line(folder: Path, config, step: int, loss: float, conditioner, vae, unet: nn.Module) -> None:
+    """Append one JSON line to `log.jsonl` in the run's folder."""
+    drawn = share_drawn(unet, vae, conditioner, prompts=config.validation_prompts)
+    line = {"step": step, "loss": round(loss, 5), "drawn": drawn, "time": time.time()}
+    with (folder / "log.jsonl").open("a") as log:
+        log.write(json.dumps(line) + "\n")
+
 
 UNCONDITIONAL = 0.1  # share of empty captions
 

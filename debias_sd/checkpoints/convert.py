@@ -4,19 +4,170 @@
 
 Read, find the text tower, settle what the file does not say, write, compare: the folder is put in its place only when
 it computes what the checkpoint computes.
+
+The tokenizer of a converted encoder: its own files, another folder's, or CLIP's vocabulary out of open_clip's wheel.
+
+The pad token belongs to what the encoder is for. Stable Diffusion 1.x, the first encoder of XL and 3 and FLUX pad with
+the end token, 49407; Stable Diffusion 2.x, the second encoder of XL and 3, and CLIP's own retrieval pad with id 0, "!".
+Under the causal mask only the states after the end token differ, and the UNet attends to those. Where "!" is the pad,
+stock transformers would read every "!" of a text as one; so special tokens in texts are spelled out, by themselves.
+
+A converted folder against the checkpoint that it was made of: the same texts through both.
+
+Texts of 9, 169 and 248 tokens, because a wrong second half of the position table passes on short ones: with only the
+first of Long-CLIP's tables 9 tokens agree to 1e-7 and 150 are off by 1.8.
 """
 
+import functools
+import gzip
 from pathlib import Path
+from typing import Any
 
-from debias_sd.checkpoints.architecture import resolve_architecture
+import torch
+from torch import Tensor
+from transformers import CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer, PreTrainedTokenizerBase
+
+from debias_sd.checkpoints.architecture import Architecture, open_clip_folder, resolve_architecture
 from debias_sd.checkpoints.layouts import BIAS, TRAINED, Tower, find_tower
-from debias_sd.checkpoints.proof import prove
 from debias_sd.checkpoints.reading import Source, read_source
-from debias_sd.checkpoints.reference import count_blocks
-from debias_sd.checkpoints.tokenizer import TARGETS, has_tokenizer, resolve_tokenizer
-from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, resolve_weights
+from debias_sd.checkpoints.reference import count_blocks, image_features, text_states
+from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, Weights, resolve_weights
 from debias_sd.checkpoints.writing import Conversion, class_of, left_out_of, write_model, write_story
+from debias_sd.counts import count_of
 from debias_sd.encoder_folder import replace_folder, tokenizer_folder
+from debias_sd.tokens import spell_out_special_tokens
+
+VOCABULARY = 49408
+TARGETS = {"sd1": None, "sd2": 0, "sdxl": None, "sdxl-2": 0, "sd3": None, "flux": None, "retrieval": 0}
+"""Pad id by target; None is the end token."""
+_MERGES = 49152 - 256 - 2  # what OpenAI's tokenizer takes of the file
+
+
+def resolve_tokenizer(
+    folder: Path | None, *, vocabulary: int, positions: int, target: str | None
+) -> tuple[PreTrainedTokenizerBase, str]:
+    """Return the tokenizer, reading `positions` tokens and padding as `target` does, and where it comes from.
+
+    `folder` None means CLIP's own vocabulary. With `target` None the tokenizer keeps its pad token. Raises ValueError
+    for a tokenizer of another vocabulary, and when there is none.
+    """
+    if folder is not None:
+        origin = f"tokenizer files of {folder.name}"
+        try:
+            tokenizer = CLIPTokenizer.from_pretrained(folder, model_max_length=positions)
+        except Exception as error:  # the Rust library raises bare Exception
+            raise ValueError(f"the tokenizer files in {folder} are damaged; copy them again.") from error
+    elif vocabulary == VOCABULARY:
+        tokenizer, origin = clip_tokenizer(), "CLIP's vocabulary, out of open_clip_torch"
+    else:
+        raise ValueError(
+            f"the encoder knows {vocabulary} tokens, CLIP's own vocabulary has {VOCABULARY}, and no tokenizer files "
+            "lie beside it; give the folder of its tokenizer by --tokenizer."
+        )
+    if len(tokenizer) != vocabulary:
+        raise ValueError(
+            f"the tokenizer ({origin}) has {count_of(len(tokenizer), 'token')} and the encoder {vocabulary:,}; give "
+            "the encoder's own by --tokenizer."
+        )
+    tokenizer.model_max_length = positions
+    if target is not None:
+        pad = TARGETS[target]
+        tokenizer.pad_token = tokenizer.eos_token if pad is None else tokenizer.convert_ids_to_tokens(pad)
+    spell_out_special_tokens(tokenizer)
+    return tokenizer, origin
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds the files of a tokenizer; without them transformers gives one of two tokens, silently."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
+
+
+def clip_tokenizer() -> CLIPTokenizer:
+    """Build CLIP's tokenizer from the BPE file in open_clip's wheel; ValueError when that is not installed."""
+    vocabulary, merges = _read_bpe(open_clip_folder("a tokenizer for this checkpoint") / "bpe_simple_vocab_16e6.txt.gz")
+    return CLIPTokenizer(vocab=dict(vocabulary), merges=list(merges))
+
+
+@functools.cache
+def _read_bpe(path: Path) -> tuple[dict[str, int], list[Any]]:
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")
+    merges = [tuple(line.split()) for line in lines[1 : _MERGES + 1]]
+    letters = _letters()
+    tokens = [*letters, *(letter + "</w>" for letter in letters), *("".join(merge) for merge in merges)]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    return {token: index for index, token in enumerate(tokens)}, merges
+
+
+def _letters() -> list[str]:
+    """The 256 bytes as characters, in the order of CLIP's ids: printable ones first, the others from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
+
+
+LENGTHS = (9, 169, 248)
+LIMIT = 1e-3  # relative to the largest value; float32 rounding stays below 1e-5
+TEXT = (
+    "A wide view of a quiet harbour at dawn: red boats lie at a stone pier, two gulls sit on a mast, seven narrow "
+    "houses stand behind, the third has a green door. An old man in a blue jacket carries a basket of silver fish. "
+)
+CLASSES = {one.__name__: one for one in (CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)}
+
+
+@torch.no_grad()
+def prove(
+    folder: Path, weights: Weights, known: Architecture, tokenizer: PreTrainedTokenizerBase, *, model_class: str
+) -> dict[str, float]:
+    """Return the largest differences between `folder` and the checkpoint, by what was compared, in float32.
+
+    Raises ValueError when one is above `LIMIT` of the largest value compared.
+    """
+    model = CLASSES[model_class].from_pretrained(folder, dtype=torch.float32).eval()
+    tower = model if model_class == "CLIPTextModel" else model.text_model
+    differences: dict[str, float] = {}
+    for length in dict.fromkeys(min(length, tokenizer.model_max_length) for length in LENGTHS):
+        ids = text_ids(tokenizer, length)
+        expected = text_states(
+            weights.source, ids, heads=known.heads, activation=known.activation, epsilon=known.epsilon,
+            end_id=tokenizer.eos_token_id, layers=weights.layers,
+        )  # fmt: skip
+        output = tower(ids, output_hidden_states=True)
+        pairs: dict[str, tuple[Any, Any]] = {
+            f"hidden states, {length} tokens": (output.last_hidden_state, expected.last),
+            f"states before the last layer, {length} tokens": (output.hidden_states[-2], expected.penultimate),
+            f"pooled, {length} tokens": (output.pooler_output, expected.pooled),
+        }
+        if model_class != "CLIPTextModel":
+            pairs[f"features, {length} tokens"] = (model.text_projection(output.pooler_output), expected.features)
+        differences |= {name: _difference(name, *pair) for name, pair in pairs.items()}
+    if model_class == "CLIPModel":
+        size = model.config.vision_config.image_size
+        images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+        expected_image = image_features(
+            weights.image, images, heads=known.image_heads, activation=known.image_activation,
+            epsilon=known.image_epsilon,
+        )  # fmt: skip
+        found = model.visual_projection(model.vision_model(images).pooler_output)
+        differences["image features"] = _difference("image features", found, expected_image)
+    return differences
+
+
+def text_ids(tokenizer: PreTrainedTokenizerBase, length: int) -> Tensor:
+    """Return [1, length] ids of a text that fills them: start token, words, end token."""
+    text = TEXT * (length // 20 + 1)
+    words = tokenizer(text, add_special_tokens=False, truncation=True, max_length=length - 2)["input_ids"]
+    return torch.tensor([[tokenizer.bos_token_id, *words, tokenizer.eos_token_id]])
+
+
+def _difference(name: str, found: Tensor, expected: Tensor) -> float:
+    difference = (found - expected).abs().max().item()
+    limit = LIMIT * max(1.0, expected.abs().max().item())
+    if not difference <= limit:  # a NaN is above every limit
+        raise ValueError(
+            f"the converted encoder differs from its checkpoint by {difference:.2g} in {name}, more than {limit:.2g}; "
+            "nothing was written, please report this checkpoint."
+        )
+    return difference
+
 
 _BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
 

@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import CLIPTextConfig, CLIPVisionConfig
 
-from debias_sd.checkpoints.encoder_parts import EncoderParts, read_parts
+from debias_sd.checkpoints.encoder_parts import EncoderParts, has_clip_vocabulary, open_clip_config, read_parts
 from debias_sd.checkpoints.keys import State
-from debias_sd.checkpoints.open_clip_config import has_clip_vocabulary, open_clip_config
 from debias_sd.encoder_folder import replace_folder
 
 Target = Literal["comfyui", "open_clip", "long-clip"]

@@ -126,13 +126,6 @@ def clip_to_openai(state: Mapping[str, Tensor]) -> State:
     return text_to_openai(text) | vision_to_openai({name: state[name] for name in image})
 
 
-def clip_from_openai(state: Mapping[str, Tensor]) -> State:
-    """Return a whole CLIP in the naming of a `CLIPModel`; the reverse of `clip_to_openai`."""
-    image = {name for name in state if name.startswith(_VISION.openai)}
-    text = {name: tensor for name, tensor in state.items() if name not in image}
-    return text_from_openai(text) | vision_from_openai({name: state[name] for name in image})
-
-
 def shown(name: str) -> str:
     """Return a key as a message can hold it: one line, no control characters.
 

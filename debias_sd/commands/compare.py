@@ -4,15 +4,21 @@ import argparse
 import io
 from pathlib import Path
 
-from debias_sd.commands.encoder_names import MEANING, SOURCE, default_names, load_named, read_names
-from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.sampling import (
+from debias_sd.commands.arguments import (
+    MEANING,
+    SOURCE,
     add_negative_arguments,
+    add_prompt_arguments,
     add_sampling_arguments,
+    default_names,
+    load_named,
+    read_names,
+    read_prompt,
     resolve_guidance,
     resolve_sampling,
+    warn_unknown_words,
 )
+from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, say_json
 
 HELP = "draw one prompt with several encoders and mark what each one drew"

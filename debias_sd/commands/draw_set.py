@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
-from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
+from debias_sd.commands.arguments import (
+    MEANING,
+    OWN,
+    SOURCE,
+    add_sampling_arguments,
+    load_named,
+    resolve_guidance,
+    resolve_sampling,
+)
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import add_sampling_arguments, resolve_guidance, resolve_sampling
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 from debias_sd.drawing import FEEDS

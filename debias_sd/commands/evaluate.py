@@ -13,8 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
-from debias_sd.commands.encoder_names import SOURCE, STRETCHED, check_spelling, read_names
-from debias_sd.commands.sampling import add_sampling_arguments, resolve_sampling
+from debias_sd.commands.arguments import (
+    SOURCE,
+    STRETCHED,
+    add_sampling_arguments,
+    check_spelling,
+    read_names,
+    resolve_sampling,
+)
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")

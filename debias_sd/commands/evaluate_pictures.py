@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from debias_sd.commands.arguments import hash_named, load_named, resolve_guidance
 from debias_sd.commands.calibrate import judge_dtype
-from debias_sd.commands.encoder_names import hash_named, load_named
 from debias_sd.commands.generate import DTYPES, device_and_dtype
-from debias_sd.commands.sampling import resolve_guidance
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from debias_sd.measure.judges import Judge
     from debias_sd.measure.late_details import Sentences
-    from debias_sd.measure.pictures.album import Album, Sampling
     from debias_sd.measure.pictures.judging import Judged
+    from debias_sd.measure.pictures.store import Album, Sampling
     from debias_sd.pipelines.load import DiffusionPipeline
 
 CHECKER = "checker"
@@ -57,8 +56,8 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
     from debias_sd.drawing import variants_of
     from debias_sd.measure.late_details import sentences_in
-    from debias_sd.measure.pictures.album import Sampling
     from debias_sd.measure.pictures.judging import example_pictures, judge_albums
+    from debias_sd.measure.pictures.store import Sampling
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
@@ -185,7 +184,7 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
 
 
 def _seeds(arguments: argparse.Namespace) -> list[int]:
-    from debias_sd.measure.pictures.album import LARGEST_SEED
+    from debias_sd.measure.pictures.store import LARGEST_SEED
 
     seeds = arguments.seeds or [arguments.seed]
     wrong = [seed for seed in seeds if not 0 <= seed <= LARGEST_SEED]
@@ -209,8 +208,7 @@ def _draw(
 ) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
     """The pictures of every variant of every encoder, and what the report says of each."""
     from debias_sd.drawing import variants_of
-    from debias_sd.measure.pictures.album import draw_album
-    from debias_sd.measure.pictures.store import PictureStore, common_settings, hash_pipeline
+    from debias_sd.measure.pictures.store import PictureStore, common_settings, draw_album, hash_pipeline
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
     store, start_bar, known = PictureStore(folder, settings), _bars(), WeakKeyDictionary()

@@ -147,8 +147,7 @@ def report_parts(
 def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
     from hashlib import sha256
 
-    from debias_sd.measure.features.cache import FeatureCache, cache_folder
-    from debias_sd.measure.features.embedding import rows_on
+    from debias_sd.measure.features.embedding import FeatureCache, cache_folder, rows_on
     from debias_sd.measure.features.towers import content_hash
     from debias_sd.report import installed_versions
 

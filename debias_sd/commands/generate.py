@@ -8,13 +8,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debias_sd.commands.encoder_names import MEANING, OWN, SOURCE, load_named
-from debias_sd.commands.prompt import add_prompt_arguments, read_prompt, warn_unknown_words
-from debias_sd.commands.sampling import (
+from debias_sd.commands.arguments import (
+    MEANING,
+    OWN,
+    SOURCE,
     add_negative_arguments,
+    add_prompt_arguments,
     add_sampling_arguments,
+    load_named,
+    read_prompt,
     resolve_guidance,
     resolve_sampling,
+    warn_unknown_words,
 )
 from debias_sd.commands.terminal import quiet_loading, say
 from debias_sd.counts import count_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
-    from debias_sd.measure.reports.galleries import Gallery
+    from debias_sd.measure.reports.page import Gallery
     from debias_sd.measure.reports.tables import Table
 
 HELP = "compare JSON reports: Markdown, one HTML page, plots"
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parts(arguments: argparse.Namespace) -> tuple[list[Table], dict[str, bytes], list[Gallery]]:
     """Tables, and plots and pictures where they were asked for."""
-    from debias_sd.measure.reports.galleries import example_galleries
+    from debias_sd.measure.reports.page import example_galleries
     from debias_sd.measure.reports.picture_tables import TABLES, picture_galleries, quarter_plots
     from debias_sd.measure.reports.plots import make_plots
     from debias_sd.measure.reports.reading_tables import reading_plots, reading_tables

@@ -93,9 +93,9 @@ def choose_columns(
     rows: Sequence[Mapping[str, Any]],
     *,
     subject: str,
-    image: str | None = None,
-    caption: str | None = None,
-    short: str | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    short_caption_column: str | None = None,
     with_image: bool = True,
 ) -> Columns | None:
     """Choose by the names in the first `SAMPLE` rows, or take the given ones; None when there are no rows.
@@ -105,7 +105,8 @@ def choose_columns(
     names = list(dict.fromkeys(name for row in rows for name in row if name))
     if not names:
         return None
-    chosen_image = _choose(names, image, IMAGE_NAMES, subject=subject, what="image_column") if with_image else None
+    image, caption, short = image_column, caption_column, short_caption_column
+    image = _choose(names, image, IMAGE_NAMES, subject=subject, what="image_column") if with_image else None
     texts = _known(names, CAPTION_NAMES)
     if caption is None and len(texts) > 1:
         length = {name: sum(_length(row.get(name)) for row in rows) for name in texts}
@@ -115,7 +116,7 @@ def choose_columns(
         short = _choose(names, short, SHORT_NAMES, subject=subject, what="short_caption_column")
     else:
         short = next((name for name in _known(names, SHORT_NAMES) if name != chosen), None)
-    return Columns(chosen_image, chosen, short, tuple(names))
+    return Columns(image, chosen, short, tuple(names))
 
 
 def _length(value: Any) -> int:

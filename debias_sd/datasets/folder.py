@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from debias_sd.datasets.columns import fold
-from debias_sd.datasets.jsonl import read_jsonl
 from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut, RowRecords
+from debias_sd.datasets.pictures import SUFFIXES
 from debias_sd.datasets.records import Record, describe_counts
-from debias_sd.datasets.tables import read_table
+from debias_sd.datasets.row_files import read_jsonl, read_table
 from debias_sd.text_files import NotText, read_text
 
 UNREADABLE = "unreadable text file"
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 
 
 class PairedFiles:
@@ -68,26 +68,19 @@ def _files(root: Path) -> tuple[dict[str, str], set[str]]:
 
 
 def read_folder(
-    root: str | Path,
-    *,
-    image_root: str | Path | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    short_caption_column: str | None = None,
-    skip_missing: bool = True,
+    root: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: Any
 ) -> RowRecords | PairedFiles:
     """Read a folder; ValueError when it is none, or has neither metadata nor a picture with a text beside it."""
     root = Path(root)
     if not root.is_dir():
         raise ValueError(f"folder {root} does not exist; correct the path.")
-    options = {"image_root": image_root or root, "image_column": image_column, "caption_column": caption_column}
-    options |= {"short_caption_column": short_caption_column}
+    options = columns | {"image_root": image_root or root, "skip_missing": skip_missing, "name": "folder"}
     if (root / "metadata.jsonl").is_file():
-        return read_jsonl(root / "metadata.jsonl", **options, skip_missing=skip_missing, name="folder")
+        return read_jsonl(root / "metadata.jsonl", **options)
     if (root / "metadata.csv").is_file():
-        return read_table(root / "metadata.csv", **options, skip_missing=skip_missing, name="folder")
+        return read_table(root / "metadata.csv", **options)
     found = PairedFiles(root)
-    named = [name for name, value in options.items() if value is not None and name != "image_root"]
+    named = [name for name, value in columns.items() if value is not None]
     if found.files and named:
         raise ValueError(
             f"{named[0]} is set, folder {root} has texts beside its pictures and no metadata.jsonl whose columns could "

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from debias_sd.datasets.columns import Columns, NoText, check_text
+from debias_sd.datasets.large_files import FileSlices
 from debias_sd.datasets.records import ListedRecords, Picture, Pool, Record
-from debias_sd.datasets.slices import FileSlices
 from debias_sd.text_files import parse_json, read_text
 
 NO_CAPTION = "no caption"
@@ -187,11 +187,13 @@ def check_file(path: Path, *, what: str) -> None:
 
 
 def list_records(name: str, records: Iterable[Record], *, expected: Pool | None, left_out: LeftOut) -> ListedRecords:
-    """Keep the records whose picture is there, count the others; those of one picture become one."""
+    """Keep the records with a caption whose picture is there, count the others; those of one picture become one."""
     kept: dict[str, Record] = {}
     for record in records:
         place = os.path.normpath(record.image)
-        if place in kept:
+        if not any(record.captions):
+            left_out.add(NO_CAPTION)
+        elif place in kept:
             kept[place] = dataclasses.replace(kept[place], captions=kept[place].captions + record.captions)
         elif os.path.isfile(record.image):
             kept[place] = record

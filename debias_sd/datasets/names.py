@@ -11,20 +11,14 @@ import difflib
 import re
 from pathlib import Path
 
-from debias_sd.datasets.coco import read_coco
 from debias_sd.datasets.columns import list_names
-from debias_sd.datasets.dci import read_dci
-from debias_sd.datasets.docci import read_docci
-from debias_sd.datasets.flickr30k import read_flickr30k
+from debias_sd.datasets.evaluation_sets import read_evaluation_set
 from debias_sd.datasets.folder import read_folder
-from debias_sd.datasets.json_file import find_form, read_json
-from debias_sd.datasets.jsonl import read_jsonl
 from debias_sd.datasets.records import Records, describe_counts
+from debias_sd.datasets.row_files import find_form, read_json, read_jsonl, read_table
 from debias_sd.datasets.saved_datasets import read_saved
 from debias_sd.datasets.shards import read_shards
 from debias_sd.datasets.sharegpt4v import PARTS, read_sharegpt4v
-from debias_sd.datasets.tables import read_table
-from debias_sd.datasets.urban1k import read_urban1k
 from debias_sd.text_files import read_lines
 
 OWN_KINDS = ("sharegpt4v", "llava", "tsv", "csv", "jsonl", "json", "folder", "shards", "datasets")
@@ -113,7 +107,7 @@ def open_records(
     given = {"caption_column": caption_column, "short_caption_column": short_caption_column}
     columns = _own_columns(kind, given | {"image_column": image_column})
     if kind in EVALUATION_KINDS and kind not in PARTS:
-        return _open_evaluation_set(kind, path, image_root)
+        return read_evaluation_set(kind, path, image_root=image_root)
     records = _open_own(kind, path, columns, image_root, skip_missing)
     if len(records) == 0 and kind in OWN_KINDS:
         counts = describe_counts(records.left_out) or "it is empty"
@@ -147,12 +141,3 @@ def _own_columns(kind: str, given: dict[str, str | None]) -> dict[str, str | Non
     if wrong:
         raise ValueError(f"{wrong[0]} is set, data of the kind {kind} has fixed names; leave it out.")
     return {name: given[name] for name in own.get(kind, ())}
-
-
-def _open_evaluation_set(kind: str, path: str, image_root: str | Path | None) -> Records:
-    if kind in ("dci", "long-dci"):
-        return read_dci(path, long=kind == "long-dci", image_root=image_root)
-    if kind in ("flickr30k", "flickr30k-test"):
-        return read_flickr30k(path, test=kind == "flickr30k-test", image_root=image_root)
-    readers = {"urban1k": read_urban1k, "docci": read_docci, "coco": read_coco}
-    return readers[kind](path, image_root=image_root)

@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from debias_sd.counts import count_of
 from debias_sd.datasets.records import Encoded, Picture, Piece
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 LARGEST_PIXELS = 89_478_485  # Pillow's own bound for what it calls a decompression bomb: 256 MiB as RGB
 LARGEST_BYTES = 1 << 29  # of a file; as raw RGB the most pixels allowed are half of it
 _THINNEST = 16  # a picture longer than this many times its shorter side is not scaled whole
@@ -41,11 +42,6 @@ class PictureFault(ValueError):
         self.kind = kind
         reason = f"{kind}: {detail}" if detail else kind
         super().__init__(f"picture {picture} cannot be read ({reason}); repair it or drop its record.")
-
-
-def read_image(picture: Picture, *, size: int) -> np.ndarray:
-    """Return the picture as uint8 [size, size, 3]; PictureFault says what kind of fault it has."""
-    return square(read_rgb(picture), size=size)
 
 
 def square(image: Image.Image, *, size: int) -> np.ndarray:

@@ -1,12 +1,13 @@
 """A record: where one picture lies, and its captions. Readers give a sequence of them, in the order of their list.
 
 A reader keeps no pictures and few texts: `records[i]` reads what it needs, so that a set of a million records costs a
-worker process as little as one of ten.
+worker process as little as one of ten. What cannot be used is counted by kind; more than a limit stop a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -112,18 +113,6 @@ class ListedRecords:
         return iter(self.records)
 
 
-def measure_pool(records: Records) -> Pool:
-    """Count pictures and captions, an empty caption too where the reader gives it."""
-    return Pool(len(records), sum(len(records[index].captions) for index in range(len(records))))
-
-
-def pool_note(records: Records) -> str | None:
-    """One sentence where a standard set has another size than published evaluations, or None."""
-    if records.expected is None:
-        return None
-    return pool_difference(records.name, measure_pool(records), records.expected, left_out=records.left_out)
-
-
 def pool_difference(name: str, found: Pool, expected: Pool, *, left_out: Mapping[str, int]) -> str | None:
     """One sentence where set `name` has another size than published evaluations, or None."""
     if found == expected:
@@ -139,3 +128,45 @@ def describe_counts(counts: Mapping[str, int]) -> str:
     '3,000 missing picture, 1 no caption'
     """
     return ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
+
+
+SHOWN = 10
+
+
+class TooManyFaults(ValueError):
+    """More records cannot be used than the run allows; its text lists the first ones."""
+
+
+Fault = tuple[int, str, str]  # number of the record in its set, its key, kind
+
+
+class Faults:
+    """Which records failed and why; a record that fails again (in the next epoch) counts once."""
+
+    def __init__(self, limit: int, *, setting: str = "data_fault_limit", advice: str = "repair or drop them") -> None:
+        self.limit, self.setting, self.advice = limit, setting, advice
+        self.found: dict[int, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def add(self, faults: Iterable[Fault]) -> None:
+        """Count records; TooManyFaults when they are more than the limit."""
+        for number, key, kind in faults:
+            self.found.setdefault(number, (key, kind))
+        if len(self.found) > self.limit:
+            first = list(self.found.values())[:SHOWN]
+            more = ", ..." if len(self.found) > SHOWN else ""
+            raise TooManyFaults(
+                f"{count_of(len(self.found), 'record')} cannot be used ({describe_counts(self.counts())}), "
+                f"{self.setting} is {self.limit}: {', '.join(f'{key} ({kind})' for key, kind in first)}{more}; "
+                f"{self.advice}, or raise the limit."
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Number of records by kind."""
+        return dict(Counter(kind for _, kind in self.found.values()))
+
+    def as_list(self) -> list[Fault]:
+        """What `add` takes, to go on with in a resumed run."""
+        return [(number, key, kind) for number, (key, kind) in self.found.items()]

@@ -98,14 +98,7 @@ def _number_of(value: Any, row: int, root: Path) -> int:
     return hash(os.path.normpath(root / path)) if path else hash((row,))
 
 
-def read_saved(
-    root: str | Path,
-    *,
-    image_root: str | Path | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    short_caption_column: str | None = None,
-) -> SavedDataset:
+def read_saved(root: str | Path, *, image_root: str | Path | None = None, **columns: Any) -> SavedDataset:
     """Open the folder of a Dataset, or the `train` split (else the only one) of a DatasetDict.
 
     ValueError with one sentence when the library is not installed or the folder is not a saved data set.
@@ -129,11 +122,9 @@ def read_saved(
         if isinstance(feature, datasets.Image):
             rows = rows.cast_column(name, datasets.Image(decode=False))
     sample = [rows[index] for index in range(min(SAMPLE, len(rows)))] or [dict.fromkeys(rows.column_names)]
-    columns = choose_columns(
-        sample, subject=f"data set {root}", image=image_column, caption=caption_column, short=short_caption_column
-    )
-    _check_pictures(rows.features[columns.image], columns.image, root)
-    return SavedDataset(rows, columns, Path(image_root) if image_root is not None else root)
+    chosen = choose_columns(sample, subject=f"data set {root}", **columns)
+    _check_pictures(rows.features[chosen.image], chosen.image, root)
+    return SavedDataset(rows, chosen, Path(image_root) if image_root is not None else root)
 
 
 def _check_pictures(feature: Any, column: str, root: Path) -> None:

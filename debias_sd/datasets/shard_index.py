@@ -12,9 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from debias_sd.datasets.columns import SAMPLE, Columns, NoText, choose_columns, fold, list_names
-from debias_sd.datasets.folder import SUFFIXES
 from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut
-from debias_sd.datasets.pictures import LARGEST_BYTES
+from debias_sd.datasets.pictures import LARGEST_BYTES, SUFFIXES
 from debias_sd.text_files import NotText, decode_text, parse_json
 
 NAME = 40  # bytes of a sample's name that the index keeps, the last ones
@@ -71,7 +70,9 @@ def _choose(
     columns = None
     if any(rows):
         try:
-            columns = choose_columns(rows, subject=subject, caption=caption, short=short, with_image=False)
+            columns = choose_columns(
+                rows, subject=subject, caption_column=caption, short_caption_column=short, with_image=False
+            )
         except ValueError:
             if caption is not None or short is not None or ".txt" not in suffixes:
                 raise

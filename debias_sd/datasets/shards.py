@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from debias_sd.datasets.columns import Columns, fold
-from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
+from debias_sd.datasets.large_files import FileSlices, keep_index, pack_array, unpack_array
 from debias_sd.datasets.listing import places_of
 from debias_sd.datasets.records import Piece, Pool, Record
 from debias_sd.datasets.shard_index import build_index
-from debias_sd.datasets.slices import FileSlices
 from debias_sd.text_files import decode_text, parse_json
 
 _VERSION = 2

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 
 from debias_sd.datasets.columns import SAMPLE, NoText, texts_of
-from debias_sd.datasets.index_files import keep_index, pack_array, unpack_array
-from debias_sd.datasets.json_file import TURNS, check_form
-from debias_sd.datasets.json_list import scan_json
+from debias_sd.datasets.large_files import FileSlices, keep_index, pack_array, scan_json, unpack_array
 from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, NOT_UTF8, check_file, group_rows, places_of
 from debias_sd.datasets.records import Pool, Record
-from debias_sd.datasets.slices import FileSlices
+from debias_sd.datasets.row_files import TURNS, check_form
 from debias_sd.text_files import encoding_of_file, parse_json
 
 HELD_OUT = 1000

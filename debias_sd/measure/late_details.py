@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from debias_sd.captions import split_sentences
 from debias_sd.prompts.batch import SHORT
-from debias_sd.shapes.reading import repeated
+from debias_sd.sentences import split_sentences
+from debias_sd.shapes.caption import repeated
 
 
 def half_of(index: int, details: int) -> int:

@@ -1,8 +1,12 @@
 """Captions of scenes, shaped like real long captions: a summary sentence first, then one sentence per thing.
 
 The wording varies (templates, synonyms, optional asides) and every name of a thing or a place that is used here can be
-read back by `reading.py`. A caption of 7 to 9 things has 90 to 240 CLIP tokens. Nothing here knows about tokenizers:
+read back below. A caption of 7 to 9 things has 90 to 240 CLIP tokens. Nothing here knows about tokenizers:
 every word below is one token of the world's vocabulary, so `length` counts words and punctuation marks.
+
+The inverse, for prompts that a person typed, finds noun phrases (size, colour, shape) and places in
+the order in which they stand; the n-th place belongs to the n-th thing. A sentence that names no complete thing gives
+an empty list, and is then not judged.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from collections.abc import Mapping, Sequence
 
-from debias_sd.shapes.scene import COLUMNS, ROWS, Scene, Thing
+from debias_sd.shapes.scene import COLOURS, COLUMNS, ROWS, Scene, Thing
 
 SHAPE_WORDS = {
     "circle": ("circle", "disc"),
@@ -181,3 +186,47 @@ def words() -> list[str]:
     groups = [*SHAPE_WORDS.values(), *SIZE_WORDS.values(), *ROW_WORDS.values()]
     plain = re.sub(r"\{\w+\}", " ", " ".join([*texts, *names, *(w for g in groups for w in g)]))
     return sorted(set(re.findall(r"[a-z]+", plain.lower())))
+
+
+def _inverse(words: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {word: name for name, synonyms in words.items() for word in synonyms}
+
+
+_SHAPE_OF, _SIZE_OF, _ROW_OF = _inverse(SHAPE_WORDS), _inverse(SIZE_WORDS), _inverse(ROW_WORDS)
+_THING = re.compile(
+    rf"\b({'|'.join(_SIZE_OF)})\s+({'|'.join(COLOURS)})\s+({'|'.join(_SHAPE_OF)})s?\b",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(
+    rf"\b(?:({'|'.join(_ROW_OF)})\s+({'|'.join(COLUMNS)}|middle)|(center|middle))\b",
+    re.IGNORECASE,
+)
+
+
+def read_sentence(sentence: str) -> list[Thing]:
+    """The things that `sentence` names with size, colour, shape and place; `[]` when it names none completely."""
+    looks = _THING.findall(sentence)
+    cells = []
+    for row, column, _ in _PLACE.findall(sentence):
+        if row:
+            column = "center" if column.lower() == "middle" else column.lower()
+            cells.append(3 * ROWS.index(_ROW_OF[row.lower()]) + COLUMNS.index(column))
+        else:
+            cells.append(4)
+    if not looks or len(looks) != len(cells):
+        return []
+    return [
+        Thing(cell, colour.lower(), _SHAPE_OF[shape.lower()], _SIZE_OF[size.lower()])
+        for cell, (size, colour, shape) in zip(cells, looks, strict=True)
+    ]
+
+
+def repeated(sentences: Sequence[str]) -> list[bool]:
+    """Whether each sentence names things, and only such as the first one, the summary, names too.
+
+    >>> first = "There is a small red star in the top left and a large blue ring in the center."
+    >>> repeated([first, "A large blue ring sits in the center.", "A dog runs."])
+    [False, True, False]
+    """
+    named = [read_sentence(sentence) for sentence in sentences]
+    return [index > 0 and bool(things) and set(things) <= set(named[0]) for index, things in enumerate(named)]

@@ -1,7 +1,7 @@
 """Scenes of the embedded world: coloured shapes on a 3 x 3 grid.
 
 A scene is what a photograph is to a real text-to-image model: the thing that captions talk about. It is small enough
-to be rendered by the thousand and to be read back from pixels without error (`check.py`). Its first two things are the
+to be rendered by the thousand and to be read back from pixels without error (`render.py`). Its first two things are the
 *main* ones, always large: a caption's summary sentence is about them, as real captions open with their subject.
 """
 

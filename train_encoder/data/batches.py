@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from debias_sd.captions import first_only, join_sentences, sample_sentences, split_sentences, without_summary
-from debias_sd.siglip_tokens import pad_rows, siglip_rows
-from debias_sd.tokens import end_positions, front_pad, tokenize
+from debias_sd.sentences import first_only, join_sentences, sample_sentences, split_sentences, without_summary
+from debias_sd.tokens import end_positions, front_pad, pad_rows, siglip_rows, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +58,6 @@ class ClipTexts:
 
     def front_padded(self, texts: Sequence[str], rngs: Sequence[random.Random]) -> Tensor:
         ids, end_id = self.ids(texts), self.tokenizer.eos_token_id
-        # `random_front_pads` of each row with its own generator, at a tenth of the time: one look for all end tokens.
         after = (self.length - 1 - end_positions(ids, end_id=end_id)).tolist()
         pads = torch.tensor([rng.randint(0, n) for n, rng in zip(after, rngs, strict=True)], dtype=torch.long)
         return front_pad(ids, pads, pad_id=self.pad_id, end_id=end_id)

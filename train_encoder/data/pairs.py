@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from torch.utils.data import Dataset, Sampler
 
-from debias_sd.datasets.faults import Fault
 from debias_sd.datasets.listing import NO_CAPTION
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, picture_state, read_rgb
-from debias_sd.datasets.records import Records, describe_counts
+from debias_sd.datasets.records import Fault, Records, describe_counts
 from debias_sd.datasets.shards import Shards
 from debias_sd.measure.features.preprocessing import Preprocessing
 from debias_sd.shapes.render import SIDE

@@ -10,8 +10,8 @@ import numpy as np
 from PIL.Image import Resampling
 from torch.utils.data import Dataset
 
-from debias_sd.captions import join_sentences
 from debias_sd.measure.features.preprocessing import HALF, Preprocessing
+from debias_sd.sentences import join_sentences
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import SIDE, render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing, random_scene

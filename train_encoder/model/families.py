@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from debias_sd.encoder import stretch_encoder
 from train_encoder.data.batches import ClipTexts, SiglipTexts, Texts
-from train_encoder.model.clip import ClipTowers
-from train_encoder.model.siglip import SiglipTowers, check_siglip
+from train_encoder.model.towers import ClipTowers, SiglipTowers, check_siglip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import CLIPModel, PreTrainedModel, PreTrainedTokenizerBase, SiglipModel
 
+    from train_encoder.pair_terms import PairTerm
     from train_encoder.settings import TrainConfig
-    from train_encoder.terms.pair_term import PairTerm
 
 Model = TypeVar("Model", "CLIPModel", "SiglipModel")
 

@@ -11,71 +11,68 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoTokenizer, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase, SiglipModel
+from transformers import AutoTokenizer, CLIPModel, PreTrainedTokenizerBase, SiglipModel
 
 from debias_sd.counts import count_of
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
 from debias_sd.measure.features.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
-from debias_sd.siglip_tokens import pad_rows, siglip_rows
+from debias_sd.tokens import pad_rows, siglip_rows
 
 MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company
 _PAD = 0  # behind the end token a causal mask hides it; in front it is the one of training
 
 
-@runtime_checkable
-class Towers(Protocol):
+@dataclasses.dataclass(frozen=True)
+class Towers:
     """Both towers of one folder; features are projected, not normalised, on the CPU."""
 
-    kind: str
-    folder: Path
-    window: int
-    preprocessing: Preprocessing
-    device: str
     model: CLIPModel | SiglipModel
+    tokenizer: PreTrainedTokenizerBase
+    folder: Path
+    preprocessing: Preprocessing
+    device: str = "cpu"
+    kind: ClassVar[str]
+
+    @property
+    def window(self) -> int:
+        return self.model.config.text_config.max_position_embeddings
 
     def own_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's own ids, without what the tokenizer puts around it and not cut."""
-        ...
+        raise NotImplementedError
 
     def pooled_slots(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, " batch"]:
         """Return the slot that each text is pooled at."""
-        ...
+        raise NotImplementedError
 
     def ids_of(self, texts: Sequence[str], *, pads: int = 0) -> tuple[list[list[int]], list[int]]:
         """Return the ids of each text as they are read (padded to a length of the tower's), and its whole length.
 
         `pads` stand in front of every text, behind the start token where there is one.
         """
-        ...
+        raise NotImplementedError
 
-    def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]: ...
+    def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
+        raise NotImplementedError
 
-    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]: ...
+    @torch.inference_mode()
+    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]:
+        return self.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
 
 
-@dataclasses.dataclass(frozen=True)
-class ClipTowers:
+class ClipTowers(Towers):
     """A `CLIPModel` folder: what training writes, what `debias-sd convert --image-tower` makes of a checkpoint."""
 
-    model: CLIPModel
-    tokenizer: CLIPTokenizer
-    folder: Path
-    preprocessing: Preprocessing
-    device: str = "cpu"
-    kind: str = "CLIP"
-
-    @property
-    def window(self) -> int:
-        return self.model.config.text_config.max_position_embeddings
+    kind = "CLIP"
 
     def pooled_slots(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, " batch"]:
         """The first end token, whatever the config calls the end token (2 in old ones)."""
@@ -103,25 +100,11 @@ class ClipTowers:
         hidden = self.model.text_model(input_ids=ids.to(self.device)).last_hidden_state
         return self.model.text_projection(hidden[torch.arange(len(ids)), ends]).cpu()
 
-    @torch.inference_mode()
-    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]:
-        return self.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
 
-
-@dataclasses.dataclass(frozen=True)
-class SiglipTowers:
+class SiglipTowers(Towers):
     """A folder of SigLIP or of SigLIP 2 at a fixed resolution: both are transformers' `SiglipModel`."""
 
-    model: SiglipModel
-    tokenizer: PreTrainedTokenizerBase
-    folder: Path
-    preprocessing: Preprocessing
-    device: str = "cpu"
-    kind: str = "SigLIP"
-
-    @property
-    def window(self) -> int:
-        return self.model.config.text_config.max_position_embeddings
+    kind = "SigLIP"
 
     def pooled_slots(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, " batch"]:
         """The last slot of the window, a pad of most texts."""
@@ -143,10 +126,6 @@ class SiglipTowers:
     @torch.inference_mode()
     def text_features(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch dim"]:
         return self.model.get_text_features(input_ids=ids.to(self.device)).pooler_output.cpu()
-
-    @torch.inference_mode()
-    def image_features(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch dim"]:
-        return self.model.get_image_features(pixel_values=pixels.to(self.device)).pooler_output.cpu()
 
 
 def load_towers(source: str | Path, *, device: str = "cpu", use: str = "retrieval") -> Towers:

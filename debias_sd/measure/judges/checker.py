@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from debias_sd.measure.judges.verdict import DRAWN, MISSING, UNSURE, Thresholds, Verdict, unjudged
-from debias_sd.shapes.check import CellReading, Finding, look_for, read_picture
-from debias_sd.shapes.reading import read_sentence
+from debias_sd.shapes.caption import read_sentence
+from debias_sd.shapes.render import CellReading, Finding, look_for, read_picture
 from debias_sd.shapes.scene import CELLS
 
 NO_THING = "the sentence names no thing with size, colour, shape and place"

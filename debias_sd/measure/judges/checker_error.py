@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from debias_sd.shapes.check import read_picture
-from debias_sd.shapes.render import render
+from debias_sd.shapes.render import read_picture, render
 from debias_sd.shapes.scene import COLOURS, SHAPES, SIZES, Scene, Thing
 
 NOISE = 10.0  # standard deviation of the noise test, in 0..255

@@ -19,10 +19,10 @@ from PIL import Image
 
 from debias_sd.counts import count_of
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
-from debias_sd.datasets.jsonl import parse_object
 from debias_sd.datasets.listing import check_file
 from debias_sd.datasets.pictures import PictureFault, read_content, read_rgb
 from debias_sd.datasets.records import Encoded, Picture, describe_counts
+from debias_sd.datasets.row_files import parse_object
 from debias_sd.measure.judges.checker_error import near_miss
 from debias_sd.shapes.caption import detail_sentence
 from debias_sd.shapes.render import render

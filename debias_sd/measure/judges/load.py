@@ -75,9 +75,7 @@ def _load_answers(source: str, device: str, dtype: torch.dtype | None) -> Judge:
     from transformers import AutoModelForImageTextToText, AutoProcessor, BlipForQuestionAnswering
 
     from debias_sd.encoder_folder import read_json
-    from debias_sd.measure.judges.answers import AnswerJudge
-    from debias_sd.measure.judges.blip import BlipModel
-    from debias_sd.measure.judges.chat import ChatModel
+    from debias_sd.measure.judges.answers import AnswerJudge, BlipModel, ChatModel
 
     folder = _find(source)
     config = read_json(folder / "config.json")

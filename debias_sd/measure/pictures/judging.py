@@ -15,10 +15,9 @@ from PIL import Image
 from debias_sd.measure.bootstrap import SAMPLES
 from debias_sd.measure.judges.verdict import Judge, Verdict
 from debias_sd.measure.late_details import Sentences
-from debias_sd.measure.pictures.album import Album
 from debias_sd.measure.pictures.shares import Table, agreement, difference, summarise, table_of
-from debias_sd.measure.pictures.store import Shot
-from debias_sd.measure.reports.galleries import thumbnail
+from debias_sd.measure.pictures.store import Album, Shot
+from debias_sd.measure.reports.page import thumbnail
 
 EXAMPLES = 6  # prompts whose pictures go into the report
 Progress = Callable[[int], object]

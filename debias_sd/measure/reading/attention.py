@@ -18,8 +18,7 @@ from jaxtyping import Float, Int
 from transformers import PreTrainedModel
 
 from debias_sd.measure.features.embedding import length_batches, rows_on
-from debias_sd.measure.features.lanes import run_side_by_side
-from debias_sd.measure.features.processes import Processes
+from debias_sd.measure.features.processes import Processes, run_side_by_side
 from debias_sd.measure.features.towers import Towers
 
 LAYERS = ("all_layers", "last_layer")

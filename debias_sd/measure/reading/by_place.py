@@ -25,6 +25,7 @@ import numpy as np
 
 from debias_sd.counts import count_of
 from debias_sd.encoder_folder import read_known_words
+from debias_sd.measure.bootstrap import difference_of, draws_of, mean_in_bins, spread_of
 from debias_sd.measure.features.embedding import Embedder, Progress
 from debias_sd.measure.features.towers import Towers
 from debias_sd.measure.late_details import half_of
@@ -42,7 +43,6 @@ from debias_sd.measure.reading.places import (
     things_of,
     word_bin,
 )
-from debias_sd.measure.reading.spread import difference_of, draws_of, mean_in_bins, spread_of
 from debias_sd.report import hash_texts
 
 COUNT = 200

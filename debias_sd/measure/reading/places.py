@@ -23,10 +23,9 @@ from itertools import accumulate
 import numpy as np
 from jaxtyping import Int
 
-from debias_sd.captions import join_sentences, split_sentences
 from debias_sd.measure.judges.details import changes_of
-from debias_sd.shapes.caption import SHAPE_WORDS
-from debias_sd.shapes.reading import read_sentence, repeated
+from debias_sd.sentences import join_sentences, split_sentences
+from debias_sd.shapes.caption import SHAPE_WORDS, read_sentence, repeated
 from debias_sd.shapes.scene import COLOURS, SHAPES, Thing
 
 MOST_SENTENCES = 12  # the later ones count together

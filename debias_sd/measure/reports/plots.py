@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.measure.reports.published import published_tables
-from debias_sd.measure.reports.tables import Entry
+from debias_sd.measure.reports.tables import Entry, published_tables
 from debias_sd.probes import GROUPS
 from debias_sd.report import RETRIEVAL
 

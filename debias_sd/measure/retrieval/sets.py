@@ -16,11 +16,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from debias_sd.counts import count_of
-from debias_sd.datasets.faults import Faults
-from debias_sd.datasets.records import Records
+from debias_sd.datasets.records import Faults, Records
 from debias_sd.measure.features.embedding import Embedder, Progress
 from debias_sd.measure.features.towers import describe_towers
-from debias_sd.measure.reports.galleries import thumbnail
+from debias_sd.measure.reports.page import thumbnail
 from debias_sd.measure.retrieval.pool import CaptionPool, make_pool
 from debias_sd.measure.retrieval.ranks import (
     SCORES,

@@ -1,4 +1,4 @@
-"""The list of the loss's terms, with the setting that is each one's weight. A new term is its module and a line here.
+"""The list of the loss's terms, with the setting that is each one's weight. A new term is its class and a line here.
 
 Importing this loads no torch: settings are checked before anything heavy is.
 """
@@ -14,7 +14,7 @@ from debias_sd.run_settings import setting
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from train_encoder.terms.pair_term import PairTerm
+    from train_encoder.pair_terms import PairTerm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,7 @@ def make_terms(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: TermWeights | Any
 ) -> tuple[PairTerm, ...]:
     """The terms whose weight is not 0, for the initial checkpoint `model`. Make them before it is stretched."""
-    from train_encoder.terms.distillation import LateSentences, StayClose
-    from train_encoder.terms.grounding import Grounding
+    from train_encoder.pair_terms import Grounding, LateSentences, StayClose
 
     weights = {kind: getattr(config, f"{kind.name}_weight") for kind in (Grounding, StayClose, LateSentences)}
     teacher = None

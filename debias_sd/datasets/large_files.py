@@ -1,20 +1,63 @@
-"""One JSON list of records, or one JSON object, too large to be read whole: where each element starts and ends.
+"""Files too large to be read whole: parts by offset, the elements of a JSON list or object, an index kept on disk.
 
-In constant memory: a file in UTF-8 goes through as Latin-1, in which every byte is one character. Python's own C
-scanner then does the parsing (strings, escapes, nesting), and a place in the text is a place in the file.
+Of a JSON file every element is found in constant memory: a file in UTF-8 goes through as Latin-1, in which every byte
+is one character. Python's own C scanner then does the parsing (strings, escapes, nesting), and a place in the text is
+a place in the file.
+
+An index, what was found out about a file so that the next start need not look again, lies beside the file, in
+`FILE.index/`, so that the nodes of a cluster share it; where that cannot be written, in the cache folder of the user;
+where neither can, in memory. Named after the size and time of the file and the version of the reader: a changed file is
+looked at anew. Written whole or not at all, so that processes may write it at once.
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
+import numpy as np
+
 from debias_sd.counts import count_of
 from debias_sd.text_files import decode_text, encoding_of_file, parse_json
+
+
+class FileSlices:
+    """`slices[i]`: the bytes of part i, read when asked for.
+
+    `starts` int64 [n] and `sizes` int32 [n] may be memory maps. Reads are by position, so forked workers may share the
+    open file; pickling leaves it out.
+    """
+
+    def __init__(self, path: Path, starts: np.ndarray, sizes: np.ndarray) -> None:
+        self.path, self.starts, self.sizes = path, starts, sizes
+        self._descriptor: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        size = int(self.sizes[index])
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        content = os.pread(self._descriptor, size, int(self.starts[index]))
+        if len(content) < size:
+            raise ValueError(f"{self.path} became shorter while it was read; leave data files alone during a run.")
+        return content
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_descriptor": None}
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            os.close(self._descriptor)
+
 
 CHUNK = 1 << 22
 LARGEST_ELEMENT = 1 << 26
@@ -161,3 +204,83 @@ class _Source:
             f"{self.path} is not JSON near byte {self.byte(position):,}, after {count_of(count, 'record')}; copy it "
             "again."
         )
+
+
+def keep_index(
+    source: Path, name: str, *, key: tuple[object, ...], build: Callable[[], tuple[np.ndarray, dict[str, Any]]]
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return (array as a read-only memory map, notes) that `build` makes of `source`, from disk where they are there.
+
+    `key` says what they depend on beside the size and time of the file: the version of the reader, a folder.
+    """
+    status = source.stat()
+    digest = hashlib.sha256(json.dumps([status.st_size, status.st_mtime_ns, *map(str, key)]).encode()).hexdigest()[:16]
+    for folder in _places(source):
+        found = _load(folder, f"{name}-{digest}")
+        if found is not None:
+            return found
+    array, notes = build()
+    for folder in _places(source):
+        if _save(folder, f"{name}-{digest}", array, notes):
+            _drop_others(folder, name, digest)
+            return _load(folder, f"{name}-{digest}") or (array, notes)
+    return array, notes
+
+
+def _places(source: Path) -> Iterator[Path]:
+    yield source.with_name(source.name + ".index")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
+    yield Path(home) / "debias_sd" / f"{source.name}-{place}.index"
+
+
+def _load(folder: Path, stem: str) -> tuple[np.ndarray, dict[str, Any]] | None:
+    """The index on disk, or None where it is not there or not whole."""
+    try:
+        array = np.load(folder / f"{stem}.npy", mmap_mode="r", allow_pickle=False)
+        return array, json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # ValueError: a damaged file is made again
+        return None
+
+
+def _save(folder: Path, stem: str, array: np.ndarray, notes: dict[str, Any]) -> bool:
+    """Write notes and array, the array last; say whether that was possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / f"{stem}.json", json.dumps(notes).encode())
+        _write(folder / f"{stem}.npy", array)
+    except OSError:  # read-only or full
+        return False
+    return True
+
+
+def _write(path: Path, content: bytes | np.ndarray) -> None:
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                np.save(file, content, allow_pickle=False)
+        os.chmod(scratch, 0o644)  # mkstemp's 0o600 would shut the other users of a shared folder out
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def _drop_others(folder: Path, name: str, digest: str) -> None:
+    """Remove what an earlier state of the file left."""
+    for old in folder.glob(f"{name}-*"):
+        if not old.stem.endswith(digest):
+            old.unlink(missing_ok=True)
+
+
+def pack_array(array: np.ndarray) -> Path | np.ndarray:
+    """What to pickle for `array`: the name of its file where it is memory-mapped, so that a worker maps it itself."""
+    return Path(array.filename) if isinstance(array, np.memmap) else array
+
+
+def unpack_array(packed: Path | np.ndarray) -> np.ndarray:
+    """The array that was packed."""
+    return np.load(packed, mmap_mode="r", allow_pickle=False) if isinstance(packed, Path) else packed

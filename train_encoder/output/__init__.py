@@ -1,1 +1,0 @@
-"""What a run leaves in its folder: checkpoints, the encoder, its card."""
