@@ -28,7 +28,6 @@ from app.request import Request
 from app.settings import names_only
 from app.waiting import Client, client_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, judge_sentences, sentences_for
-from debias_sd.drawing import Variant
 from debias_sd.measure.judges.verdict import Verdict, unjudged
 from debias_sd.measure.pictures.shares import Score, score_of
 from debias_sd.measure.reports.picture_tables import says_drawn
@@ -64,7 +63,7 @@ class Track:
     """One encoder's side of a run. `state`: waiting, drawing, done, failed or stopped."""
 
     name: str
-    window: int
+    window: int | None  # tokens that are read in all, None: every one
     wanted: int
     steps: int
     state: str = "waiting"
@@ -125,7 +124,7 @@ class Run:
 
 def start_run(request: Request, models: Models, whose: gr.Request | None = None) -> Run:
     """A run that has not begun; it ends when nobody reads what `whose` asked for; without it, never."""
-    tracks = [Track(name, models.rulers[name].window, request.seeds, request.steps) for name in request.encoders]
+    tracks = [Track(name, models.rulers[name].reach, request.seeds, request.steps) for name in request.encoders]
     run = Run(request, tracks, judge=models.about_judge)
     if whose is not None:
         run.client, run.is_gone = client_of(whose), models.listeners.gone(whose.session_hash)
@@ -199,7 +198,7 @@ def _draw(run: Run, models: Models, left: deque[tuple[int, Track]]) -> None:
 
 
 def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
-    request, pipe = run.request, models.pipes[track.name]
+    request, variant = run.request, models.variants[track.name]
     track.state, track.step, track.started, track.preview = "drawing", 0, time.monotonic(), None
     run.version += 1
 
@@ -208,13 +207,13 @@ def _draw_one(run: Run, track: Track, models: Models, *, seed: int) -> None:
             raise StoppedError
         track.step = done
         if done < request.steps:
-            track.preview = preview_of(pipe, latents)
+            track.preview = preview_of(variant.pipe, latents)
         run.version += 1
 
     try:
-        with contextlib.nullcontext() if models.is_checked else watch_attention(pipe) as maps:
+        with contextlib.nullcontext() if models.is_checked else watch_attention(variant.pipe) as maps:
             image = draw_prompt(
-                Variant(track.name, pipe), request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
+                variant, request.prompt, seed=seed, steps=request.steps, guidance=request.guidance,
                 negative=request.negative, side=request.side, on_step=on_step,
             )  # fmt: skip
         seconds = time.monotonic() - track.started
@@ -242,9 +241,9 @@ def _judged(run: Run, track: Track, models: Models, image: np.ndarray) -> tuple[
     return verdicts, score_of(verdicts, can_say_drawn=run.judge is None or says_drawn(run.judge))
 
 
-def _heatmaps_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int) -> tuple[str | None, ...]:
-    """A heatmap per sentence; None for those after the window."""
-    if maps is None:
+def _heatmaps_of(sentences: tuple[Sentence, ...], maps: Maps | None, window: int | None) -> tuple[str | None, ...]:
+    """A heatmap per sentence; None for those after the window. None at all where a prompt is read in parts."""
+    if maps is None or window is None:
         return ()
     found = [maps.of(s.first, s.last) if s.first < window - 1 else None for s in sentences]
     return tuple(None if values is None else overlay_url(values) for values in found)

@@ -21,7 +21,8 @@ from app.waiting import Listeners, Queue
 from debias_sd import load_debias_pipeline
 from debias_sd.commands.arguments import load_named
 from debias_sd.commands.generate import device_and_dtype
-from debias_sd.comparison import TITLES, is_checked, judge_for, pipes_of
+from debias_sd.comparison import TITLES, is_checked, judge_for
+from debias_sd.drawing import Variant, variants_in
 from debias_sd.measure.judges import Judge, load_judge
 from debias_sd.tokens import copy_tokenizer
 
@@ -35,6 +36,13 @@ class Ruler:
     tokenizer: PreTrainedTokenizerBase
     words: dict[str, list[int]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Where the tokens of a word begin, as far as `app.rulers` has counted; one for all rulers of one vocabulary."""
+    reads_all: bool = False
+    """A prompt is read to its end, in parts."""
+
+    @property
+    def reach(self) -> int | None:
+        """The tokens that are read in all, None for every one of a prompt."""
+        return None if self.reads_all else self.window
 
 
 class Models:
@@ -42,14 +50,15 @@ class Models:
 
     def __init__(
         self,
-        pipes: dict[str, object],
+        variants: dict[str, Variant],
         base: object,
         *,
         judge: Judge | None = None,
         about_judge: dict[str, Any] | None = None,
         sources: Sequence[str] = (),
     ) -> None:
-        self.base, self.pipes, self.queue, self.listeners = base, pipes, Queue(), Listeners()
+        self.base, self.variants, self.queue, self.listeners = base, variants, Queue(), Listeners()
+        self.pipes = {name: variant.pipe for name, variant in variants.items()}
         self.judge, self.about_judge, self.sources = judge or judge_for(base), about_judge, sources
         self.stops: set[threading.Event] = set()
         """Those of the runs that are under way."""
@@ -60,11 +69,12 @@ class Models:
         self.rulers = {
             name: Ruler(
                 TITLES.get(name, name),
-                pipe.tokenizer.model_max_length,
-                copy_tokenizer(pipe.tokenizer),
-                words.setdefault(_vocabulary_of(pipe.tokenizer), {}),
+                variant.window,
+                copy_tokenizer(variant.pipe.tokenizer),
+                words.setdefault(_vocabulary_of(variant.pipe.tokenizer), {}),
+                reads_all=variant.reach is None,
             )
-            for name, pipe in pipes.items()
+            for name, variant in variants.items()
         }
 
     @classmethod
@@ -83,7 +93,7 @@ class Models:
         base = load_debias_pipeline(settings.base, "base", torch_dtype=dtype).to(device)
         base.set_progress_bar_config(disable=True)
         return cls(
-            pipes_of(base, encoders),
+            variants_in(base, encoders),
             base,
             judge=judge,
             about_judge=about_judge(judge, settings),

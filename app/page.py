@@ -130,7 +130,7 @@ def _stage_part(models: Models) -> dict[str, object]:
         ]
         parts["choices"].append(gr.Button("No difference", elem_id="vote-none", min_width=120))
     with gr.Row(elem_classes="panels", elem_id="panels"):
-        parts["panels"] = [gr.HTML(empty_html(ruler.title, ruler.window)) for ruler in models.rulers.values()]
+        parts["panels"] = [gr.HTML(empty_html(ruler.title, ruler.reach)) for ruler in models.rulers.values()]
     parts["tally"] = gr.HTML("", elem_id="tally")
     return parts
 

@@ -45,13 +45,16 @@ def cuts_of(window: int) -> list[int]:
     return sorted({length - 2 for length in (*CONTEXTS, window)})
 
 
-def stretches_of(prompt: str, starts: Sequence[int], *, window: int) -> list[Stretch]:
-    """`prompt` in pieces; `starts[i]` is the character at which token i begins. The pieces joined are the prompt."""
+def stretches_of(prompt: str, starts: Sequence[int], *, window: int, reads_all: bool = False) -> list[Stretch]:
+    """`prompt` in pieces; `starts[i]` is the character at which token i begins. The pieces joined are the prompt.
+
+    What comes after the window is not read, or is in other windows.
+    """
     pieces, begin = [], 0
     for number, cut in enumerate([*cuts_of(window), len(starts)], start=1):
         end = starts[cut] if cut < len(starts) else len(prompt)
         if end > begin:
-            pieces.append(Stretch(prompt[begin:end], number, cut <= window - 2))
+            pieces.append(Stretch(prompt[begin:end], number, reads_all or cut <= window - 2))
         begin = max(begin, end)
     return pieces
 
@@ -92,11 +95,13 @@ def _is_by_words(tokenizer: PreTrainedTokenizerBase) -> bool:
 def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
     """One encoder's ruler: title and counts, a bar with its cuts, the text."""
     tokens, room = len(starts), ruler.window - 2
-    lost = max(0, tokens - room)
+    lost = 0 if ruler.reads_all else max(0, tokens - room)
     told = f"{tokens:,} of {room:,} tokens" if not lost else f"{tokens:,} tokens, reads {room:,}, loses {lost:,}"
+    told = f"{tokens:,} tokens, reads all" if ruler.reads_all else told
     shown = prompt[:_SHOWN]
     text = "".join(
-        _stretch_html(piece) for piece in stretches_of(shown, _within(starts, len(shown)), window=ruler.window)
+        _stretch_html(piece)
+        for piece in stretches_of(shown, _within(starts, len(shown)), window=ruler.window, reads_all=ruler.reads_all)
     )
     rest = count_of(len(prompt) - _SHOWN, "more character")
     more = f'<span class="more"> … and {rest}</span>' if len(prompt) > _SHOWN else ""
@@ -104,7 +109,7 @@ def ruler_html(ruler: Ruler, prompt: str, starts: Sequence[int]) -> str:
         f'<section class="ruler{" loses" if lost else ""}" aria-label="Tokens of {escape(ruler.title)}">'
         f"<header><h2>{escape(ruler.title)}</h2>"
         f'<span class="count" title="without the start and the end token">{told}</span></header>'
-        f"{_bar_html(tokens, ruler.window)}"
+        f"{_bar_html(tokens, ruler)}"
         f'<p class="text" dir="auto" tabindex="0" role="group" aria-label="What {escape(ruler.title)} reads">'
         f"{text}{more}</p></section>"
     )
@@ -119,10 +124,11 @@ def _stretch_html(piece: Stretch) -> str:
     return f'<{tag} class="w{min(piece.window, 3)}"{note}>{escape(piece.text)}</{tag}>'
 
 
-def _bar_html(tokens: int, window: int) -> str:
+def _bar_html(tokens: int, ruler: Ruler) -> str:
     """A bar as long as the prompt or the longest window; its filled part is what is read, its ticks are the cuts."""
-    room = window - 2
-    whole = max(tokens, CONTEXTS[-1] - 2, room)
+    window = ruler.window
+    room = tokens if ruler.reads_all else window - 2
+    whole = max(tokens, CONTEXTS[-1] - 2, window - 2)
     parts, begin = [], 0
     for number, cut in enumerate([*cuts_of(window), tokens], start=1):
         end = min(cut, tokens)

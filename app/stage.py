@@ -94,7 +94,7 @@ def _strip(items: Sequence[str]) -> str:
     return f'<ul class="strip" aria-hidden="true">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
-def empty_html(title: str, window: int) -> str:
+def empty_html(title: str, window: int | None) -> str:
     """A panel before the first run."""
     return _panel(title, _window_note(window), empty_frame_html("Its picture appears here."), state="empty")
 
@@ -109,8 +109,8 @@ def panel_html(run: Run, track: Track) -> str:
     return _panel(track.title, _window_note(track.window), body, state=track.state)
 
 
-def _window_note(window: int) -> str:
-    return f"window of {window} tokens"
+def _window_note(window: int | None) -> str:
+    return "reads every sentence" if window is None else f"window of {window} tokens"
 
 
 def blind_progress_html(track: Track, place: int) -> str:

@@ -10,19 +10,21 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from debias_sd.drawing import OnStep, Variant, draw
+from debias_sd.drawing import OnStep, Variant, draw, variants_in
 from debias_sd.measure.judges.checker import CheckerJudge
 from debias_sd.measure.judges.verdict import DRAWN, Judge, Verdict, unjudged
 from debias_sd.pipelines.guidance import check_guidance
-from debias_sd.pipelines.load import DiffusionPipeline, Source, with_text_encoder
-from debias_sd.prompts.batch import SHORT
+from debias_sd.pipelines.load import DiffusionPipeline, Source
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import read_sentence
 from debias_sd.shapes.render import SIDE
 from debias_sd.shapes.scene import Thing
 from debias_sd.tokens import check_text
 
-TITLES = {"base": "CLIP", "stretched": "CLIP, stretched", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
+TITLES = {
+    "base": "CLIP", "stretched": "CLIP, stretched", "chunked": "CLIP, chunked", "sentences": "CLIP, by sentences",
+    "long-clip": "Long-CLIP", "debias": "DeBias-CLIP",
+}  # fmt: skip
 NO_JUDGE = "the checker reads pictures of the embedded world only, and no judge of real pictures is named"
 _READS = "tokens that the encoder reads"
 
@@ -39,10 +41,13 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One encoder's picture, uint8 [height, width, 3], and the verdict on each sentence of the prompt."""
+    """One encoder's picture, uint8 [height, width, 3], and the verdict on each sentence of the prompt.
+
+    `window`: the tokens that the encoder reads of the prompt, None for all of them.
+    """
 
     name: str
-    window: int
+    window: int | None
     image: np.ndarray
     verdicts: tuple[Verdict, ...]
 
@@ -106,16 +111,6 @@ def is_checked(pipe: DiffusionPipeline) -> bool:
     return unet is not None and unet.config.sample_size * pipe.vae_scale_factor == SIDE
 
 
-def pipes_of(base: DiffusionPipeline, encoders: Mapping[str, Source | None]) -> dict[str, DiffusionPipeline]:
-    """One pipeline an encoder (None: `base` itself), sharing all of it but text encoder, tokenizer and scheduler."""
-    pipes = {
-        name: base if e is None else with_text_encoder(base, e, min_positions=SHORT) for name, e in encoders.items()
-    }
-    for pipe in pipes.values():
-        pipe.set_progress_bar_config(disable=True)
-    return pipes
-
-
 def draw_prompt(
     variant: Variant,
     prompt: str,
@@ -147,9 +142,9 @@ def judge_for(base: DiffusionPipeline) -> Judge | None:
 
 
 def judge_sentences(
-    judge: Judge | None, image: np.ndarray, sentences: Sequence[Sentence], *, window: int
+    judge: Judge | None, image: np.ndarray, sentences: Sequence[Sentence], *, window: int | None
 ) -> tuple[Verdict, ...]:
-    """The verdict on each sentence in one picture, for an encoder that reads `window` tokens."""
+    """The verdict on each sentence in one picture, for an encoder that reads `window` tokens, None for all."""
     if judge is None:
         return tuple(unjudged(sentence.text, NO_JUDGE) for sentence in sentences)
     found = judge.judge(Image.fromarray(image), [sentence.text for sentence in sentences])
@@ -179,7 +174,8 @@ def compare_encoders(
 ) -> Comparison:
     """Draw `prompt` with each encoder in `base`, same noise, and judge every sentence in every picture.
 
-    Each encoder reads its own window; what comes after it is cut. `side`: height and width in pixels, None for what
+    Each encoder reads its own window, and what comes after it is cut; "chunked" and "sentences" are the base's own
+    encoder, which then reads everything. `side`: height and width in pixels, None for what
     the pipeline draws by itself. `progress` gets the name of each encoder as its picture begins.
     Pictures of another base than the embedded world's are drawn and not judged.
     Raises ValueError for a prompt that is not valid text and for an encoder that does not fit `base`.
@@ -188,12 +184,11 @@ def compare_encoders(
     sentences, judge = sentences_for(prompt, base), judge_for(base)
     settings = {"seed": seed, "steps": steps, "guidance": guidance, "true_cfg": true_cfg, "negative": negative}
     panels = []
-    for name, pipe in pipes_of(base, encoders).items():
+    for name, variant in variants_in(base, encoders).items():
         progress(name)
-        variant = Variant(name, pipe)
         image = draw_prompt(variant, prompt, **settings, side=side)
-        verdicts = judge_sentences(judge, image, sentences, window=variant.window)
-        panels.append(Panel(name, variant.window, image, verdicts))
+        verdicts = judge_sentences(judge, image, sentences, window=variant.reach)
+        panels.append(Panel(name, variant.reach, image, verdicts))
     return Comparison(prompt, seed, sentences, tuple(panels))
 
 
@@ -215,5 +210,5 @@ def table_of(comparison: Comparison, *, width: int = 64) -> str:
         rows.append(line(f"{sentence.first}-{sentence.last}", text, marks))
     totals = [comparison.total_in_words(panel) for panel in comparison.panels]
     rows += [rows[1], line("", "sentences drawn", totals)]
-    rows.append(line("", _READS, [str(panel.window) for panel in comparison.panels]))
+    rows.append(line("", _READS, ["all" if panel.window is None else str(panel.window) for panel in comparison.panels]))
     return "\n".join(rows)

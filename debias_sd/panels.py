@@ -64,8 +64,9 @@ def _draw_mark(pen: ImageDraw.ImageDraw, x: int, y: int, mark: str, font: Letter
 def _draw_head(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparison: Comparison, panel: Panel, x: int) -> None:
     """Title, score and picture of one panel, its left edge at `x`."""
     score = f"{comparison.total_in_words(panel)} drawn" if comparison.total(panel)[1] else "not judged"
+    reads = "reads every sentence" if panel.window is None else f"reads {panel.window} tokens"
     Lettering(24).draw(pen, (x, MARGIN - 6), panel.title, INK)
-    Lettering(16).draw(pen, (x, MARGIN + 24), f"reads {panel.window} tokens · {score}", SOFT)
+    Lettering(16).draw(pen, (x, MARGIN + 24), f"{reads} · {score}", SOFT)
     side = panel.image.shape[0] * ZOOM if panel.image.shape[0] <= 64 else 288
     how = Image.Resampling.NEAREST if panel.image.shape[0] <= 64 else Image.Resampling.LANCZOS
     picture = Image.fromarray(panel.image).resize((side, side), how)
@@ -103,7 +104,7 @@ def draw_panels(comparison: Comparison) -> Image.Image:
     for panel, x in zip(comparison.panels, edges, strict=True):
         _draw_head(canvas, pen, comparison, panel, x)
     y = top
-    shortest = min((panel.window for panel in comparison.panels), default=0)
+    shortest = min((panel.window for panel in comparison.panels if panel.window is not None), default=None)
     ended = False
     for number, row in enumerate(rows):
         if number % 2 == 0:
@@ -113,7 +114,7 @@ def draw_panels(comparison: Comparison) -> Image.Image:
             font.draw(pen, (MARGIN + 30, y + 7 + LINE * index), line, INK)
         for x, mark in zip(edges, row.marks, strict=True):
             _draw_mark(pen, x, y + 10, mark, Lettering(17))
-        if not ended and row.first >= shortest - 1:
+        if not ended and shortest is not None and row.first >= shortest - 1:
             _draw_limit(pen, y, width, shortest)
             ended = True
         y += row.height

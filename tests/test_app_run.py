@@ -14,7 +14,8 @@ from app.models import Models
 from app.request import Request
 from app.stage import panel_html
 from app.waiting import QueueFullError
-from debias_sd.comparison import compare_encoders, pipes_of
+from debias_sd.comparison import compare_encoders
+from debias_sd.drawing import variants_in
 from debias_sd.encoder import TextEncoder
 from debias_sd.measure.pictures.shares import score_of
 from debias_sd.shapes.heldout import prompt_set
@@ -31,7 +32,7 @@ def encoders() -> dict[str, TextEncoder]:
 @pytest.fixture
 def models(encoders) -> Models:
     base = tiny_pipeline()
-    return Models(pipes_of(base, encoders), base)
+    return Models(variants_in(base, encoders), base)
 
 
 def test_pictures_are_the_command_lines(models, encoders):

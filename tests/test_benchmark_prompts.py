@@ -28,11 +28,15 @@ def test_the_report_holds_each_comparison_and_its_ratio(prompts, tmp_path, capsy
     assert report["source"] == tmp_path.name
     assert report["tokens"] == {"median": 33.5, "longest": 272, "past_one_window": 1}
     has_compel = importlib.util.find_spec("compel") is not None
-    found = [(one["other"], one["batch"], one["prompts"]) for one in report["comparisons"]]
-    assert found == [("diffusers", 1, 3), ("diffusers", 16, 3)] + [("compel", 1, 4), ("compel", 16, 4)] * has_compel
+    found = [(one["own"], one["other"], one["batch"], one["prompts"]) for one in report["comparisons"]]
+    assert found == [
+        *[("ours", "diffusers", 1, 3), ("ours", "diffusers", 16, 3)],
+        *[("ours", "compel", 1, 4), ("ours", "compel", 16, 4)] * has_compel,
+        *[("sentences", "chunked", 1, 1), ("sentences", "chunked", 16, 1)],
+    ]
     for one in report["comparisons"]:
         totals = one["totals"]
-        assert one["ratio"] == pytest.approx(totals["ours"]["seconds"] / totals[one["other"]]["seconds"])
+        assert one["ratio"] == pytest.approx(totals[one["own"]]["seconds"] / totals[one["other"]]["seconds"])
         assert one["goal_met"] is (one["ratio"] <= one["goal"])
     printed = capsys.readouterr().out
     assert printed.count("goal <= 1.05: ") == 2

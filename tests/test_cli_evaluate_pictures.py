@@ -46,21 +46,21 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
     said = capsys.readouterr()
     report = Report.read(out)
     assert report.kind == "fidelity"
-    assert list(report.encoders) == ["clip-s0", "clip-chunked-s0", "clip-stretched-s0", "long-s0"]
+    assert list(report.encoders) == ["clip-s0", "clip-chunked-s0", "clip-stretched-s0", "clip-sentences-s0", "long-s0"]
     assert {name: report.settings[name] for name in ("count", "empty", "repeated", "seeds", "steps", "batch")} == {
         "count": 3, "empty": 1, "repeated": 1, "seeds": [0, 3], "steps": 1, "batch": 1,
     }  # fmt: skip
     for name, result in report.encoders.items():
         assert len(result["judges"]) == 3
         assert result["pictures"] == {"drawn": 6, "found": 0, "black": 0}
-        assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0") else 248)
+        assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0", "clip-sentences-s0") else 248)
         assert result["prompts_past_window"] == (1 if result["window"] == 77 else 0)
         for scores in result["judges"].values():
             assert np.shape(scores["scores"]) == (2, len(split_sentences(LONG_PROMPT)) + 2 + 2)
             assert len(scores["late_per_prompt"]) == 3
     assert len(report.encoders["long-s0"]["sha256"]) == 64
     assert len(report.extra["differences_of_pictures"]) == 3
-    assert all(len(pairs) == 6 for pairs in report.extra["differences_of_pictures"].values())
+    assert all(len(pairs) == 10 for pairs in report.extra["differences_of_pictures"].values())
     assert len(report.extra["agreement"]) == 3
     assert [judge["sha256"] for judge in report.extra["judges"].values()]
     assert "1 prompt without text left out" in said.err
@@ -121,7 +121,7 @@ def test_reports_become_tables_plots_and_a_page(world, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "plots").iterdir()} == names
     page = (tmp_path / "page.html").read_text()
     assert page.count("data:image/png;base64,") == len(names)
-    assert page.count("data:image/jpeg;base64,") == 3 * 3
+    assert page.count("data:image/jpeg;base64,") == 4 * 3
     assert "base-chunked-s0: " in page
     assert "Pictures by checker" in page
 

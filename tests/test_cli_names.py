@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny import LONG_PROMPT, save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_flux, tiny_sdxl
 
 from debias_sd import cli
@@ -71,31 +71,41 @@ def test_compare_with_a_base_takes_what_the_base_has(models, tmp_path, capsys, b
     assert {name: one["window"] for name, one in found.items()} == {"base": 77, "stretched": 248}
     named = call(capsys, "compare", "a red cat", *places, "--encoders", "base", "stretched")
     assert named[1] == said
+    parts = call(capsys, "compare", "a red cat", *places, "--encoders", "chunked", "sentences")
+    assert {name: one["window"] for name, one in json.loads(parts[1])["encoders"].items()} == {
+        "chunked": None,
+        "sentences": None,
+    }
 
 
 def test_a_name_means_the_same_in_every_command(models, tmp_path, capsys):
     """Case 119: the picture of generate is that of compare, and fidelity measures it."""
     places = ("--base", models / "base", "--steps", 1)
     pictures = {}
-    for name in ("base", "stretched", models / "long"):
-        code, _, err = call(capsys, "generate", "a red cat", *places, "--encoder", name, "--out", tmp_path / "g.png")
+    for name in ("base", "stretched", "chunked", "sentences", models / "long"):
+        code, _, err = call(capsys, "generate", LONG_PROMPT, *places, "--encoder", name, "--out", tmp_path / "g.png")
         assert code == 0, err
         with Image.open(tmp_path / "g.png") as image:
             pictures[str(name)] = np.asarray(image)
+    assert np.array_equal(pictures["base"], pictures["chunked"])  # generate never cuts
     assert not np.array_equal(pictures["base"], pictures["stretched"])
+    assert not np.array_equal(pictures["base"], pictures["sentences"])
     code, said, err = call(
-        capsys, "tokens", "a cat", "--base", models / "base", "--encoder", "base", "--encoder", "stretched", "--json"
-    )
-    assert (code, [row["length"] for row in json.loads(said)["encoders"]]) == (0, [77, 248]), err
+        capsys, "tokens", "a cat", "--base", models / "base", "--encoder", "base", "--encoder", "stretched",
+        "--encoder", "sentences", "--json",
+    )  # fmt: skip
+    assert (code, [row["length"] for row in json.loads(said)["encoders"]]) == (0, [77, 248, 77]), err
     code, said, err = call(capsys, "tokens", "a cat", "--encoder", f"mine={models / 'long'}", "--json")
     assert (code, json.loads(said)["encoders"][0]["encoder"]) == (0, "mine"), err
     (tmp_path / "prompts.txt").write_text("a red cat\n")
     words = ("--prompts", tmp_path / "prompts.txt", "--judge", f"clip:{models / 'short'}", "--out", tmp_path / "r.json")
-    encoders = ("--encoder", "own=base", "longer=stretched", models / "long")
+    encoders = ("--encoder", "own=base", "longer=stretched", "read=sentences", models / "long")
     code, _, err = call(capsys, "evaluate", "fidelity", *encoders, *places, *words, "--samples", 5, "--no-floor")
     assert code == 0, err
     windows = {name: one["window"] for name, one in Report.read(tmp_path / "r.json").encoders.items()}
-    assert windows == {"own": 77, "own-chunked": 77, "own-stretched": 248, "longer": 248, "long": 248}
+    assert windows == {
+        "own": 77, "own-chunked": 77, "own-stretched": 248, "own-sentences": 77, "longer": 248, "read": 77, "long": 248,
+    }  # fmt: skip
 
 
 MISSPELT = [

@@ -28,8 +28,10 @@ def test_an_encoder_of_77_tokens_has_a_variant_for_each_way_to_feed_it(base, own
     found = variants_of(base, "clip-s0", None if own else tiny_encoder(77, seed=3))
     assert [(key, v.name, v.window, v.reading) for key, v in found.items()] == [
         ("cut", "clip-s0", 77, None),
-        ("windows", "clip-chunked-s0", 77, {"window": 77}),
-        ("stretched", "clip-stretched-s0", 248, {"window": 248}),
+        ("windows", "clip-chunked-s0", 77, {}),
+        ("stretched", "clip-stretched-s0", 248, {}),
+        ("sentences", "clip-sentences-s0", 77, {"window": "sentence"}),
+        ("longalign", "clip-longalign-s0", 77, {"window": "longalign"}),
     ]
     assert tuple(found) == tuple(FEEDS)
     assert (found["cut"].pipe is base) == own
@@ -39,9 +41,9 @@ def test_an_encoder_of_77_tokens_has_a_variant_for_each_way_to_feed_it(base, own
 
 def test_a_long_encoder_has_one_variant_that_cuts_nothing(base):
     (variant,) = variants_of(base, "debias-l0.1-s0", tiny_encoder()).values()
-    assert (variant.name, variant.window, variant.reading) == ("debias-l0.1-s0", 248, {"window": 248})
+    assert (variant.name, variant.window, variant.reading) == ("debias-l0.1-s0", 248, {})
     (own,) = variants_of(variant.pipe, "own", None).values()
-    assert (own.window, own.reading) == (248, {"window": 248})
+    assert (own.window, own.reading) == (248, {})
     assert list(variants_of(base, "own", "stretched")) == ["windows"]
     cut = dataclasses.replace(variant, reading=None)
     assert np.array_equal(pictures(variant, LONG_PROMPT), pictures(cut, LONG_PROMPT))
@@ -49,7 +51,7 @@ def test_a_long_encoder_has_one_variant_that_cuts_nothing(base):
 
 
 def test_variants_share_their_noise_and_differ_where_they_read_on(base):
-    cut, chunked, stretched = variants_of(base, "base", None).values()
+    cut, chunked, stretched, *_ = variants_of(base, "base", None).values()
     assert np.array_equal(pictures(cut, SHORT), pictures(chunked, SHORT))
     assert np.array_equal(pictures(cut, LONG_PROMPT), pictures(cut, LONG_PROMPT))
     assert not np.array_equal(pictures(cut, LONG_PROMPT), pictures(chunked, LONG_PROMPT))

@@ -90,7 +90,7 @@ def test_an_encoder_that_reads_less_decides_the_window():
 
 @pytest.mark.parametrize("window", [2, 249, "77", 77.0])
 def test_a_window_that_is_not_there_is_told(window):
-    with pytest.raises(ValueError, match=r"this text encoder reads 3 to 248 tokens; use 77, 248 or 'auto'\."):
+    with pytest.raises(ValueError, match=r"reads 3 to 248 tokens; use 77, 248, 'auto' or 'sentence'\."):
         rows_of([FIRST], ["cat"], window=window)
 
 

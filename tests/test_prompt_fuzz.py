@@ -153,7 +153,12 @@ def test_any_prompt_is_read_or_refused_in_one_sentence(pipe, tmp_path_factory, m
         prompt, negative = prompt_of(rng), prompt_of(rng) if number % 3 else ""
         weighting = rng.choice((None, "a1111"))
         try:
-            check_states(pipe, prompt, negative, {"weighting": weighting, "window": rng.choice((None, 77, "auto"))})
+            check_states(
+                pipe,
+                prompt,
+                negative,
+                {"weighting": weighting, "window": rng.choice((None, 77, "auto", "sentence", "sentence-always"))},
+            )
             check_counts(pipe, prompt, {"weighting": weighting})
             check_cuts(prompt)
             check_command(prompt, encoder, capsys)

@@ -19,7 +19,7 @@ EMBEDDED_MISSING = not all((WEIGHTS / name).is_dir() for name in EMBEDDED)
 
 def test_python_blocks_print_what_they_say(tmp_path, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     code = "\n".join(blocks)
     expected = re.findall(r"^print\(.*\)(?:  +|\n)# (.*)$", code, re.MULTILINE)
     assert len(expected) == code.count("print(") > 6
@@ -28,6 +28,8 @@ def test_python_blocks_print_what_they_say(tmp_path, capsys):
     places = f"load_debias_pipeline({str(tmp_path / 'base')!r}, {str(tmp_path / 'encoder')!r})"
     assert code.count("load_debias_pipeline()") == 1
     code = code.replace("load_debias_pipeline()", f"{places}; pipe.set_progress_bar_config(disable=True)")
+    stock = f"load_debias_pipeline({str(tmp_path / 'base')!r}, 'base')"
+    code = code.replace('load_debias_pipeline(None, "base")', f"{stock}; stock.set_progress_bar_config(disable=True)")
     capsys.readouterr()
     exec(compile(ast.parse(code), "docs/prompts.md", "exec"), {})
     said = capsys.readouterr().out.splitlines()

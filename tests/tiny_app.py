@@ -9,7 +9,7 @@ from transformers import CLIPTextModel
 from app.live_run import Run, compare, start_run
 from app.models import Models
 from app.request import Request
-from debias_sd.comparison import pipes_of
+from debias_sd.drawing import variants_in
 from debias_sd.encoder import TextEncoder
 
 NAMES = ("base", "debias")
@@ -29,7 +29,7 @@ def tiny_models(*, is_real: bool = False, **options: Any) -> Models:
     if is_real:
         base.unet.register_to_config(sample_size=16)  # 128 x 128 pixels: not the embedded world's
     encoders = {"base": tiny_encoder(77, 0), "debias": tiny_encoder(248, 1)}
-    return Models(pipes_of(base, encoders), base, **options)
+    return Models(variants_in(base, encoders), base, **options)
 
 
 async def finish(run: Run, models: Models) -> list[str]:

@@ -4,6 +4,8 @@
 |---|---|---|
 | base | the base pipeline's own encoder | the embedded one of that name |
 | stretched | the base's own, lengthened without training | the same of the embedded pipeline |
+| chunked | the base's own, which reads a prompt in windows of its length | the same of the embedded pipeline |
+| sentences | the base's own, which reads a prompt by sentences | the same of the embedded pipeline |
 | long-clip, debias | the embedded ones | |
 | a folder, a hub id | that encoder | |
 
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from debias_sd.commands.terminal import warn
+from debias_sd.drawing import OWN_READINGS
 from debias_sd.text_files import decode_text, read_text
 
 if TYPE_CHECKING:
@@ -124,8 +127,8 @@ def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
 OWN, STRETCHED = "base", "stretched"
 SOURCE = "NAME|FOLDER|ID"
 MEANING = (
-    "base (the pipeline's own), stretched (its own, lengthened without training), long-clip, debias, a folder or a hub "
-    "id"
+    "base (the pipeline's own), stretched (its own, lengthened without training), chunked or sentences (its own, to "
+    "the end of any prompt), long-clip, debias, a folder or a hub id"
 )
 
 
@@ -166,14 +169,14 @@ def read_names(words: Sequence[str], *, flag: str) -> dict[str, str]:
 
 
 def load_named(source: str, *, base: str | None, flag: str) -> TextEncoder | str | None:
-    """Return the encoder that `source` means with `base`: None is the base as it is, "stretched" its own lengthened.
+    """Return the encoder that `source` means with `base`: None is the base as it is; other names of its own stay names.
 
     Raises ValueError, with the nearest name for one that is misspelt, when it is nowhere or cannot be read.
     """
     from debias_sd.encoder import TextEncoder
 
-    if source == STRETCHED:
-        return STRETCHED
+    if source in (STRETCHED, *OWN_READINGS):
+        return source
     if source == OWN and base is not None:
         return None
     check_spelling(source, flag=flag)
@@ -194,7 +197,7 @@ def check_spelling(source: str, *, flag: str) -> None:
     """Raise ValueError with the nearest name for what is neither a name, nor there, nor the shape of a hub id."""
     from debias_sd.encoder_folder import EMBEDDED
 
-    known = (*EMBEDDED, STRETCHED)
+    known = (*EMBEDDED, STRETCHED, *OWN_READINGS)
     if source in known or "/" in source or Path(source).expanduser().exists():
         return
     near = difflib.get_close_matches(source.lower(), known, n=1)

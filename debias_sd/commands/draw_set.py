@@ -148,8 +148,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
     encoder = load_named(name, base=arguments.base, flag="--encoder")
     base = load_debias_pipeline(arguments.base, "base", torch_dtype=dtype).to(device)
     resolve_guidance(arguments, base)
-    variants = variants_of(base, "set", encoder)
-    variant = variants.get(arguments.past_77) or variants["windows"]  # a long encoder has that one alone
+    (variant,) = variants_of(base, "set", encoder, [arguments.past_77]).values()
     common = common_settings(steps=arguments.steps, guidance=arguments.guidance_scale, batch=arguments.batch)
     settings = _settings(arguments, variant, name, dtype) | common
     return variant, settings | {"pipeline_sha256": hash_pipeline(variant.pipe)}

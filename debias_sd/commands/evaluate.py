@@ -21,6 +21,7 @@ from debias_sd.commands.arguments import (
     read_names,
     resolve_sampling,
 )
+from debias_sd.drawing import OWN_READINGS
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")
@@ -58,9 +59,9 @@ def _check_sources(encoders: dict[str, str], kind: str) -> None:
     """ValueError for a name that means nothing here: a misspelt one, or a pipeline's encoder without a pipeline."""
     for source in encoders.values():
         check_spelling(source, flag="--encoder")
-        if source == STRETCHED and kind != "fidelity":
+        if source in (STRETCHED, *OWN_READINGS) and kind != "fidelity":
             raise ValueError(
-                f"--encoder is {STRETCHED!r}, the encoder of a pipeline, and {kind} has none; give a folder, such as "
+                f"--encoder is {source!r}, the encoder of a pipeline, and {kind} has none; give a folder, such as "
                 "debias-sd convert --stretch writes."
             )
 

@@ -6,7 +6,7 @@ import argparse
 import functools
 import gc
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.counts import count_of
+from debias_sd.drawing import FEEDS, USUAL
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch", type=int, metavar="N", help="at a time (default 1; with the world's prompts or base 25)"
     )
     group.add_argument("--dtype", choices=DTYPES, help="default: float16 on cuda (judges: bfloat16), else float32")
+    group.add_argument(
+        "--past-77", nargs="+", choices=tuple(FEEDS), default=USUAL,
+        help=f"what encoders of 77 tokens do with longer prompts, a row each (default: {' '.join(USUAL)})",
+    )  # fmt: skip
     group.add_argument("--no-floor", action="store_true", help="do not judge pictures against other prompts too")
 
 
@@ -80,10 +85,11 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     sampling = Sampling(arguments.steps, arguments.guidance_scale, batch)
     load = functools.partial(load_named, base=arguments.base, flag="--encoder")
     for name, source in encoders.items():  # faults of one are told before the others are drawn
-        variants_of(base, name, load(source))
+        variants_of(base, name, load(source), arguments.past_77)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
         sentences, folder = sentences_in(texts, base.tokenizer), arguments.pictures or Path(scratch)
-        albums, drawn = _draw(base, encoders, load, sentences, seeds, sampling, folder=folder, texts=texts)
+        feeds = arguments.past_77
+        albums, drawn = _draw(base, encoders, load, sentences, seeds, sampling, folder=folder, texts=texts, feeds=feeds)
         about = {"scheduler": type(base.scheduler).__name__, "pipeline": type(base).__name__}
         extra = {"examples": example_pictures(albums)}
         if CHECKER in specs and _are_worlds(arguments):
@@ -204,7 +210,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 def _draw(
     base: DiffusionPipeline, encoders: dict[str, str], load: Callable[[str], Any], sentences: Sentences,
-    seeds: list[int], sampling: Sampling, *, folder: Path, texts: list[str],
+    seeds: list[int], sampling: Sampling, *, folder: Path, texts: list[str], feeds: Collection[str],
 ) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
     """The pictures of every variant of every encoder, and what the report says of each."""
     from debias_sd.drawing import variants_of
@@ -216,7 +222,7 @@ def _draw(
     for name, source in encoders.items():
         encoder = load(source)
         weights = hash_named(source, encoder)
-        for variant in variants_of(base, name, encoder).values():
+        for variant in variants_of(base, name, encoder, feeds).values():
             digest = hash_pipeline(variant.pipe, known)
             step = start_bar(f"pictures of {variant.name}", len(seeds) * len(texts))
             options = {"store": store, "pipeline_sha256": digest, "sampling": sampling, "progress": step}

@@ -23,6 +23,8 @@ from debias_sd.commands.arguments import (
 )
 from debias_sd.commands.terminal import quiet_loading, say
 from debias_sd.counts import count_of
+from debias_sd.drawing import FEEDS, OWN_READINGS
+from debias_sd.prompts.cuts import BY_SENTENCE
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window",
         type=_tokens,
-        metavar="TOKENS|auto",
-        help="tokens read at a time (default: all it can; auto: 77 where everything fits in it)",
+        metavar="TOKENS|auto|sentence",
+        help="tokens read at a time (default: all it can; auto: 77 where everything fits in it), or by sentences",
     )
     parser.add_argument("--weighting", choices=("a1111",), help="read (word:1.3) and BREAK as markup")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same picture (default: 0)")
@@ -74,9 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _tokens(text: str) -> int | str:
     try:
-        return text if text == "auto" else int(text)
+        return text if text in ("auto", *BY_SENTENCE) else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens; give one, as 77, or auto.") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of tokens; give one, as 77, auto or sentence."
+        ) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,6 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     hide_loading_bars()
     device, dtype = device_and_dtype(arguments)
     name = arguments.encoder or ("debias" if arguments.base is None else None)
+    if name in OWN_READINGS:
+        arguments.window = arguments.window or FEEDS[OWN_READINGS[name]].reading.get("window")
+        name = OWN
     encoder = None if name is None else load_named(name, base=arguments.base, flag="--encoder")
     started = time.perf_counter()
     pipe = load_debias_pipeline(
@@ -104,13 +111,17 @@ def run(arguments: argparse.Namespace) -> int:
     embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, **reading)
     window = _window_of(pipe, [prompt, arguments.negative_prompt], **reading)
     image = _draw(pipe, embeddings, arguments)
-    settings = _settings(arguments, pipe, prompt=prompt, encoder=name, window=window, dtype=dtype)
+    told = arguments.window if arguments.window in BY_SENTENCE else window
+    settings = _settings(arguments, pipe, prompt=prompt, encoder=name, window=told, dtype=dtype)
     write_png(image, out, settings=settings)
     counted = count_tokens(pipe, prompt, lengths=(window,), weighting=arguments.weighting)["text_encoder"]
     windows = max(1, len(counted.readings[window].windows))
+    read = f"in {count_of(windows, 'window')} of {window}"
+    if arguments.window in BY_SENTENCE and windows > 1:
+        read = "read by sentences"
     say(
-        f"{out}: {image.width}x{image.height}, {count_of(counted.tokens, 'token')} in {count_of(windows, 'window')} "
-        f"of {window}, encoder {name}, seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
+        f"{out}: {image.width}x{image.height}, {count_of(counted.tokens, 'token')} {read}, encoder {name}, "
+        f"seed {arguments.seed}, {time.perf_counter() - started:.1f} s"
     )
     if arguments.show_encoders:
         _say_encoders(pipe)
@@ -127,7 +138,7 @@ def _window_of(pipe: "DiffusionPipeline", texts: list[str], *, window: int | str
 
     longest = pipe.tokenizer.model_max_length
     if window != "auto":
-        return window or longest
+        return longest if window in (None, *BY_SENTENCE) else window
     counts = [count_tokens(pipe, text, lengths=(SHORT,), weighting=weighting)["text_encoder"] for text in texts]
     return SHORT if all(len(count.readings[SHORT].windows) <= 1 for count in counts) else longest
 
@@ -206,7 +217,7 @@ def _settings(
     *,
     prompt: str,
     encoder: str | None,
-    window: int,
+    window: int | str,
     dtype: "torch.dtype",
 ) -> dict[str, str]:
     """Return what the picture was drawn with, and nothing that the pipeline did not use."""

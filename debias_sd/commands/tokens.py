@@ -27,6 +27,7 @@ from debias_sd.commands.arguments import (
 )
 from debias_sd.commands.terminal import quiet_loading, say, say_json, shows_unicode, warn
 from debias_sd.counts import count_of
+from debias_sd.drawing import OWN_READINGS
 
 if TYPE_CHECKING:
     from debias_sd.prompts.token_report import Reading, TokenReport
@@ -81,6 +82,7 @@ def _reports(arguments: argparse.Namespace, prompt: str) -> Iterator[tuple[str, 
     from debias_sd.prompts.token_report import CONTEXTS, count_slot
 
     given = [read_name(word, flag="--encoder") for word in arguments.encoder or ()]
+    given = [(name or source, OWN) if source in OWN_READINGS else (name, source) for name, source in given]
     if arguments.base and not any(source in (OWN, STRETCHED) for _, source in given):
         given.append((None, OWN))
     for name, source in given or [(None, source) for source in default_names(None)]:

@@ -1,5 +1,6 @@
 """The prompts and negative prompts of one call as rows of token ids, for every text encoder of a pipeline."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from debias_sd.counts import count_of
+from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, LONGALIGN
 from debias_sd.prompts.states import Row
 from debias_sd.prompts.windows import Convert, TokenizedPrompt, Window
 from debias_sd.tokens import check_text
@@ -34,12 +36,17 @@ class Rows:
 
     `fill` is the empty window; `weights` are those of all tokens, side by side, None where all are 1; `count` is the
     number of windows of the longest text of the call.
+
+    With a `layout` of `cuts.BY_SENTENCE` the rows of a text are its sentences, without pads, unless it is one window;
+    `firsts` are the texts' first windows, side by side.
     """
 
     sides: list[list[list[Row]]]
     weights: list[Float[Tensor, "batch tokens"] | None]
     fill: Row
     count: int
+    layout: str | None = None
+    firsts: list[list[Row]] | None = None
 
 
 def texts_of(given: Sequence[Prompt | None], *, readers: int, size: int | None = None, side: str = "prompt") -> Texts:
@@ -114,20 +121,28 @@ class PromptBatch:
         """Return the rows of every encoder.
 
         Args:
-            window: None is all that the CLIP encoders read; "auto" 77 if every text fits in it, else all; or a number.
+            window: None is all that the CLIP encoders read; "auto" 77 if every text fits in it, else all; a number; or
+                one of `cuts.BY_SENTENCE`.
             shortest: tokens that T5's rows have at least; they are as long as the longest text needs.
 
         Raises ValueError for a window that an encoder does not have.
         """
-        length = self._window_length(window)
+        layout = window if window in BY_SENTENCE else None
+        length = self._window_length(None if layout else window)
         windows = self._split(length)
-        count = max(len(text) for index in self._clips for side in windows[index] for text in side)
-        return [
-            _rows(reader.tokenizer, windows[index], length=shortest, count=1)
-            if reader.positions is None
-            else _rows(reader.tokenizer, windows[index], length=length, count=count)
-            for index, reader in enumerate(self._readers)
-        ]
+        sentences = self._split(length, layout) if layout else windows
+        clips = [text for index in self._clips for side in sentences[index] for text in side]
+        if layout != ALWAYS and all(len(text) == 1 for text in clips):
+            layout = None  # every text is one window
+        count = max(_windows_filled(text, layout, length) if layout else len(text) for text in clips)
+        found = []
+        for index, reader in enumerate(self._readers):
+            if reader.positions is None:
+                found.append(_rows(reader.tokenizer, windows[index], length=shortest, count=1))
+                continue
+            rows = _rows(reader.tokenizer, windows[index], length=length, count=count)
+            found.append(_sentence_rows(rows, sentences[index], layout) if layout else rows)
+        return found
 
     def _window_length(self, window: int | str | None) -> int:
         clips = [self._readers[index] for index in self._clips]
@@ -139,17 +154,20 @@ class PromptBatch:
         window = longest if window is None else window
         if type(window) is not int or not 3 <= window <= positions:
             raise ValueError(
-                f"window is {window!r}, this text encoder reads 3 to {positions} tokens; use {SHORT}, {positions} or "
-                "'auto'."
+                f"window is {window!r}, this text encoder reads 3 to {positions} tokens; use {SHORT}, {positions}, "
+                "'auto' or 'sentence'."
             )
         return window
 
-    def _split(self, length: int) -> dict[int, Windows]:
-        """Return the windows of every encoder."""
+    def _split(self, length: int, layout: str | None = None) -> dict[int, Windows]:
+        """Return the windows of every encoder, with a `layout` those of sentences."""
         windows = {}
         for group, texts in self._prompts:
             is_whole = group[0] not in self._clips
-            split = {text: prompt.split(_WHOLE if is_whole else length) for text, prompt in texts.items()}
+            split = {}
+            for text, prompt in texts.items():
+                by_sentence = layout is not None and (layout == ALWAYS or not prompt.is_one(length))
+                split[text] = prompt.split(_WHOLE if is_whole else length, by_sentence=by_sentence and not is_whole)
             for place, index in enumerate(group):
                 found = {text: [one[place] for one in cut] for text, cut in split.items()}
                 if is_whole:  # a BREAK only begins a window
@@ -199,4 +217,38 @@ def _rows(tokenizer: PreTrainedTokenizerBase, windows: Windows, *, length: int, 
         weights=[weights(side) for side in windows],
         fill=row(()),
         count=count,
+    )
+
+
+def _windows_filled(text: list[Window], layout: str, length: int) -> int:
+    """Return the windows that the tokens of a text fill, with its start tokens and one end token."""
+    starts = len(text) if layout == LONGALIGN else 1
+    return -(-(starts + sum(len(one.ids) for one in text) + 1) // length)
+
+
+def _sentence_rows(rows: Rows, sentences: Windows, layout: str) -> Rows:
+    """Return the rows of windows as those of sentences."""
+    start, end = rows.fill[:2]
+
+    def own(text: list[Window], first: Row) -> list[Row]:
+        is_whole = len(text) == 1 and layout != ALWAYS
+        return [first] if is_whole else [(start, *one.ids, end) for one in text]
+
+    def weights(side: list[list[Window]]) -> Float[Tensor, "batch tokens"] | None:
+        if all(weight == 1 for text in side for one in text for weight in one.weights):
+            return None
+        table = torch.ones(len(side), rows.count * len(rows.fill))
+        for text, target in zip(side, table, strict=True):
+            place = 1
+            for one in text:
+                target[place : place + len(one.ids)] = torch.tensor(one.weights)
+                place += len(one.ids) + (layout == LONGALIGN)
+        return table
+
+    firsts = [[text[0] for text in side] for side in rows.sides]
+    sides = [
+        [own(text, first) for text, first in zip(*side, strict=True)] for side in zip(sentences, firsts, strict=True)
+    ]
+    return dataclasses.replace(
+        rows, sides=sides, weights=[weights(side) for side in sentences], layout=layout, firsts=firsts
     )

@@ -15,7 +15,7 @@ from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.prompts.batch import Prompt, PromptBatch, Reader, Rows, Texts, texts_of
 from debias_sd.prompts.lora_scale import lora_at
 from debias_sd.prompts.pitfalls import warn_of_half_learnt, warn_of_tags
-from debias_sd.prompts.states import POOLED, Encoded, Read, encode_windows, weigh
+from debias_sd.prompts.states import POOLED, Encoded, Read, encode_sentences, encode_windows, weigh
 
 SAME = "same"
 
@@ -177,10 +177,17 @@ def _encode(pipe: DiffusionPipeline, slot: Slot, rows: Rows, skips: Sequence[int
     encoder = getattr(pipe, slot.encoder)
     reads = [_read(encoder, slot, skip) for skip, _ in zip(skips, rows.sides, strict=False)]
     options = {"fill": rows.fill, "count": rows.count, "pooled": pooled}
+    places = range(len(rows.sides))
+
+    def encoded_by(read: Read, part: slice) -> list[Encoded]:
+        if rows.layout is None:
+            return encode_windows(read, rows.sides[part], **options)
+        return encode_sentences(read, rows.sides[part], rows.firsts[part], layout=rows.layout, **options)
+
     if len(set(skips)) == 1:  # what both sides have in common is encoded once
-        encoded = encode_windows(reads[0], rows.sides, **options)
+        encoded = encoded_by(reads[0], slice(None))
     else:
-        encoded = [encode_windows(read, [side], **options)[0] for read, side in zip(reads, rows.sides, strict=True)]
+        encoded = [encoded_by(read, slice(place, place + 1))[0] for read, place in zip(reads, places, strict=True)]
     return [
         one
         if weights is None or one.states is None

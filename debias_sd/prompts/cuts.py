@@ -7,6 +7,9 @@ from itertools import accumulate
 
 from debias_sd.sentences import split_sentences
 
+ALWAYS, LONGALIGN = "sentence-always", "longalign"
+BY_SENTENCE = ("sentence", ALWAYS, LONGALIGN)  # in place of a window's length: a window for each sentence
+
 JOINED, INSIDE, WORD_PART, WORD, CLAUSE, SENTENCE = range(6)  # the worst place first
 
 # What ends a clause, with the quotes that close after it. Not inside a number or an address: "3,000", "16:9", "http:".

@@ -4,6 +4,10 @@ Texts of one window go through the encoder side by side (the prompts, then the n
 so that they equal diffusers' bit for bit. Else each different window is read once: an empty negative prompt is one
 window, however long the prompt and however large the batch is.
 
+By sentences, each is read alone and only the states of its words are kept: one start token, the words in order, and in
+every slot after them the mean of the states of the sentences' end tokens, so that what stands there favours no part of
+the text (docs/prompts.md has the measurements). A causal encoder needs no pads for that, and reads none.
+
 Weights are AUTOMATIC1111's (stable-diffusion-webui, modules/sd_hijack_clip.py): each state times the weight of its
 token, then the window times one factor that gives it its mean back.
 """
@@ -15,8 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from debias_sd.prompts.cuts import LONGALIGN
+
 ROWS = 8  # windows in one forward: memory stays flat, and on a CPU more are no faster
 POOLED = ("first", "mean")
+_PADS = 60  # LongAlign's filling: the mean of the last states of the empty text
+_STEP = 8  # lengths of rows without pads, so that a compiled encoder is compiled for few
 # A mean below this part of the mean size is rounding (normalised states of an encoder without bias have mean 0).
 _MEAN_OF_SIZE = 1e-3
 _MOST = 10.0  # and a factor beyond it, or below its inverse, would drown all that is not weighted
@@ -48,12 +56,12 @@ def encode_windows(
     if count == 1:
         return [read(torch.tensor([windows[0] for windows in side])) for side in sides]
     texts = [windows for side in sides for windows in side]
-    known = _read_each(read, [windows[0] for windows in texts], {})
+    known = _read_each(read, [windows[0] for windows in texts], {}, fill=fill)
     has_states, has_pooled = (one is not None for one in next(iter(known.values())))
     if has_states or pooled == "mean":
-        known = _read_each(read, [row for windows in texts for row in windows], known)
+        known = _read_each(read, [row for windows in texts for row in windows], known, fill=fill)
     if has_states and any(len(windows) < count for windows in texts):
-        known = _read_each(read, [fill], known)
+        known = _read_each(read, [fill], known, fill=fill)
     return [
         Encoded(
             _join([[*windows, *[fill] * (count - len(windows))] for windows in side], known) if has_states else None,
@@ -63,14 +71,70 @@ def encode_windows(
     ]
 
 
-def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded]) -> dict[Row, Encoded]:
-    """Return `known` with each of `rows`, in forwards of a few."""
-    others = [row for row in dict.fromkeys(rows) if row not in known]
+def encode_sentences(
+    read: Read,
+    sides: Sequence[Sequence[Sequence[Row]]],
+    firsts: Sequence[Sequence[Row]],
+    *,
+    fill: Row,
+    count: int,
+    layout: str,
+    pooled: str = "first",
+) -> list[Encoded]:
+    """Return the encoding of each side, (batch, count * window, width), as `layout` joins sentences.
+
+    Args:
+        read: the encoder, for a batch of rows of equal length.
+        sides: side by side, text by text, its sentences without pads; or its one window, which is encoded as
+            `encode_windows` does it, empty windows after it.
+        firsts: the first window of each text, side by side: its pooled vector is "first".
+        fill: the empty window.
+        layout: "sentence" as above; "longalign" (arXiv 2410.11817) keeps each start token, and fills with the mean of
+            the last states of the empty text.
+    """
+    texts = [rows for side in sides for rows in side]
+    known = _read_each(read, [row for rows in texts for row in rows], {}, fill=fill)
+    has_states, has_pooled = (one is not None for one in next(iter(known.values())))
+    if has_pooled and pooled == "first":
+        known = _read_each(read, [row for side in firsts for row in side], known, fill=fill)
+    if has_states:
+        known = _read_each(read, [fill], known, fill=fill)
+    return [
+        Encoded(
+            torch.stack([_lay_out(rows, known, fill, count, layout) for rows in side]) if has_states else None,
+            _pool(side if pooled == "mean" else [[row] for row in first], known) if has_pooled else None,
+        )
+        for side, first in zip(sides, firsts, strict=True)
+    ]
+
+
+def _lay_out(
+    rows: Sequence[Row], known: dict[Row, Encoded], fill: Row, count: int, layout: str
+) -> Float[Tensor, "tokens width"]:
+    """Return the states of a text's sentences, joined and filled to `count` windows."""
+    if len(rows) == 1 and len(rows[0]) == len(fill):
+        return torch.cat([known[row].states for row in (*rows, *[fill] * (count - 1))])
+    states = [known[row].states for row in rows]
+    if layout == LONGALIGN:
+        body, filling = [one[:-1] for one in states], known[fill].states[-_PADS:]
+    else:
+        body, filling = [states[0][:1], *(one[1:-1] for one in states)], torch.stack([one[-1] for one in states])
+    joined, mean = torch.cat(body), filling.float().mean(dim=0, keepdim=True).to(filling.dtype)
+    return torch.cat([joined, mean.expand(count * len(fill) - len(joined), -1)])
+
+
+def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded], *, fill: Row) -> dict[Row, Encoded]:
+    """Return `known` with each of `rows`, in forwards of a few windows' tokens; shorter rows are read side by side."""
+    others = sorted((row for row in dict.fromkeys(rows) if row not in known), key=len, reverse=True)
     found = dict(known)
-    for start in range(0, len(others), ROWS):
-        chunk = others[start : start + ROWS]
-        columns = [[None] * len(chunk) if tensor is None else tensor for tensor in read(torch.tensor(chunk))]
-        found |= {row: Encoded(*parts) for row, *parts in zip(chunk, *columns, strict=True)}
+    while others:
+        length = min(len(fill), -(-len(others[0]) // _STEP) * _STEP)
+        size = max(1, ROWS * len(fill) // length)
+        chunk, others = others[:size], others[size:]
+        ids = torch.tensor([(*row, *fill[-1:] * (length - len(row))) for row in chunk])
+        columns = [[None] * len(chunk) if tensor is None else tensor for tensor in read(ids)]
+        for row, states, vector in zip(chunk, *columns, strict=True):
+            found[row] = Encoded(None if states is None else states[: len(row)], vector)
     return found
 
 

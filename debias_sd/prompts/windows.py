@@ -5,6 +5,8 @@ joined, are exactly the tokens of the prompt. A window ends at the last sentence
 end (comma, colon, dash, bracket), else at the last word end. A word is cut only where it alone is longer than a window:
 between characters; and a character, or the vectors of one textual inversion, only where they alone are longer.
 
+Reading by sentences, a window also ends where a sentence does, unless the whole prompt is one window.
+
 Several tokenizers get the same text in each window, cut where the tokens of all fit. Time is linear in the length.
 """
 
@@ -12,11 +14,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.prompts.cuts import cut_ranks
+from debias_sd.prompts.cuts import SENTENCE, cut_ranks
 from debias_sd.prompts.learnt import LearntTokens
 from debias_sd.prompts.markup import Piece, read_markup
 
@@ -104,11 +106,15 @@ class TokenizedPrompt:
         """Say whether every part between BREAKs is one window of this length."""
         return all(len(tokens.ids) <= window - 2 for part in self.parts for tokens in part.tokens)
 
-    def split(self, window: int) -> list[tuple[Window, ...]]:
-        """Return the windows; see `split_prompt`."""
+    def is_one(self, window: int) -> bool:
+        """Say whether the prompt is one window of this length."""
+        return len(self.parts) == 1 and self.fits(window)
+
+    def split(self, window: int, *, by_sentence: bool = False) -> list[tuple[Window, ...]]:
+        """Return the windows; see `split_prompt`. `by_sentence`: each ends where a sentence does, if not before."""
         if window < 3:
             raise ValueError(f"window is {window}, start, end and one token need 3; use 77 or 248.")
-        return [found for part in self.parts for found in _split_part(part, room=window - 2)]
+        return [found for part in self.parts for found in _split_part(part, room=window - 2, by_sentence=by_sentence)]
 
 
 def _tokens(
@@ -153,28 +159,31 @@ def _read_around(learnt: LearntTokens, text: str, *, whole: bool) -> tuple[list[
     return ids, starts
 
 
-def _split_part(part: Part, *, room: int) -> list[tuple[Window, ...]]:
-    """Return the windows of up to `room` tokens."""
-    if all(len(tokens.ids) <= room for tokens in part.tokens):
-        return [_window(part, [(0, len(tokens.ids)) for tokens in part.tokens], part.text)]
+def _split_part(part: Part, *, room: int, by_sentence: bool) -> list[tuple[Window, ...]]:
+    """Return the windows of up to `room` tokens; `by_sentence`: of each sentence by itself."""
+    sizes = [len(tokens.ids) for tokens in part.tokens]
+    if not any(sizes) or (not by_sentence and max(sizes) <= room):
+        return [_window(part, [(0, size) for size in sizes], part.text)]
     places, counts = _common_places(part)
     ranks = [*cut_ranks(part.text, places[:-1]), 0]
-    windows, start, reach, last = [], 0, 0, len(places) - 1
-    while start < last:
-        while reach < last and all(
-            after - before <= room for before, after in zip(counts[start], counts[reach + 1], strict=True)
-        ):
-            reach += 1
-        if reach == start:  # one character, or one textual inversion, alone is longer than a window
-            text = part.text[places[start] : places[start + 1]]
-            windows += _cut_tokens(part, counts[start], counts[start + 1], room=room, text=text)
-            start = reach = start + 1
-            continue
-        # The last one of the best rank; all that is left where it fits.
-        cut = last if reach == last else max(range(reach, start, -1), key=ranks.__getitem__)
-        spans = list(zip(counts[start], counts[cut], strict=True))
-        windows.append(_window(part, spans, part.text[places[start] : places[cut]]))
-        start = cut
+    inner = [index for index, rank in enumerate(ranks) if by_sentence and rank == SENTENCE and index > 0]
+    windows, reach = [], 0
+    for start, last in pairwise([0, *inner, len(places) - 1]):
+        while start < last:
+            while reach < last and all(
+                after - before <= room for before, after in zip(counts[start], counts[reach + 1], strict=True)
+            ):
+                reach += 1
+            if reach == start:  # one character, or one textual inversion, alone is longer than a window
+                text = part.text[places[start] : places[start + 1]]
+                windows += _cut_tokens(part, counts[start], counts[start + 1], room=room, text=text)
+                start = reach = start + 1
+                continue
+            # The last one of the best rank; all that is left where it fits.
+            cut = last if reach == last else max(range(reach, start, -1), key=ranks.__getitem__)
+            spans = list(zip(counts[start], counts[cut], strict=True))
+            windows.append(_window(part, spans, part.text[places[start] : places[cut]]))
+            start = cut
     return windows
 
 

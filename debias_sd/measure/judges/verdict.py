@@ -34,12 +34,12 @@ class Verdict:
     def is_judged(self) -> bool:
         return not self.reason
 
-    def read(self, *, first: int, window: int) -> Verdict:
+    def read(self, *, first: int, window: int | None) -> Verdict:
         """The verdict for an encoder that reads `window` tokens, of a sentence whose first token is number `first`.
 
-        What is missing and begins where only the end token has room, or later, was `not read`.
+        What is missing and begins where only the end token has room, or later, was `not read`; None reads everything.
         """
-        unread = self.mark == MISSING and first >= window - 1
+        unread = self.mark == MISSING and window is not None and first >= window - 1
         return dataclasses.replace(self, mark=NOT_READ) if unread else self
 
 

@@ -1,0 +1,170 @@
+"""`encode_prompt(window="sentence")`: each sentence read alone, joined, and the mean of their ends behind them."""
+
+import pytest
+import torch
+from tiny import LONG_PROMPT
+from tiny_pipelines import FAMILIES, draw_family
+
+from debias_sd import encode_prompt
+from debias_sd.drawing import variants_of
+from debias_sd.prompts.batch import PromptBatch, Reader
+from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, LONGALIGN
+from debias_sd.sentences import split_sentences
+
+SENTENCES = split_sentences(LONG_PROMPT)
+TAGS = ", ".join(f"tag{number} of a red cat" for number in range(40))
+CLOSE = {"atol": 2e-5, "rtol": 1e-4}  # rows without pads are another shape for the same sums
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return FAMILIES["sd"]()
+
+
+@pytest.fixture(scope="module")
+def pipes(pipe):
+    return {"sd": pipe} | {name: make() for name, make in FAMILIES.items() if name != "sd"}
+
+
+def alone(pipe, text):
+    """The states of a text of one window as stock diffusers has them, and the number of its tokens."""
+    with torch.no_grad():
+        states, _ = pipe.encode_prompt(text, "cpu", 1, do_classifier_free_guidance=False)
+    return states[0], len(pipe.tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def joined(pipe, texts, length):
+    """What `window="sentence"` is to give, sentence by sentence from the pipeline itself."""
+    read = [alone(pipe, text) for text in texts]
+    words = [states[1 : 1 + count] for states, count in read]
+    end = torch.stack([states[1 + count] for states, count in read]).mean(dim=0, keepdim=True)
+    found = torch.cat([read[0][0][:1], *words])
+    return torch.cat([found, end.expand(length - len(found), -1)])
+
+
+def states_of(pipe, prompt, negative="", **options):
+    found = encode_prompt(pipe, prompt, negative, **{"window": "sentence"} | options)
+    return found["prompt_embeds"], found["negative_prompt_embeds"]
+
+
+def test_words_are_those_of_each_sentence_alone_and_the_mean_end_fills_the_rest(pipe):
+    states, negative = states_of(pipe, LONG_PROMPT, "blurry")
+    assert states.shape == negative.shape == (1, 154, 32)
+    torch.testing.assert_close(states[0], joined(pipe, SENTENCES, 154), **CLOSE)
+    torch.testing.assert_close(negative, states_of(pipe, LONG_PROMPT, "blurry", window=77)[1][:, :154], **CLOSE)
+
+
+def test_longalign_keeps_every_start_token_and_fills_with_the_empty_prompts_pads(pipe):
+    states, _ = states_of(pipe, LONG_PROMPT, window=LONGALIGN)
+    parts = [states[: 1 + count] for states, count in (alone(pipe, text) for text in SENTENCES)]
+    body, filling = torch.cat(parts), alone(pipe, "")[0][-60:].mean(dim=0)
+    torch.testing.assert_close(states[0, : len(body)], body, **CLOSE)
+    torch.testing.assert_close(states[0, len(body) :], filling.expand(states.shape[1] - len(body), -1), **CLOSE)
+
+
+@pytest.mark.parametrize("window", ["sentence", LONGALIGN])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_fits_is_read_as_without(pipes, family, window):
+    texts = ["a red cat. It sleeps.", "", "dog"]
+    wanted = encode_prompt(pipes[family], texts)
+    found = encode_prompt(pipes[family], texts, window=window)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())  # one and the same call
+
+
+def test_sentence_always_reads_short_prompts_by_sentences_too(pipe):
+    states, _ = states_of(pipe, "a red cat. It sleeps.", window=ALWAYS)
+    assert states.shape == (1, 77, 32)
+    torch.testing.assert_close(states[0], joined(pipe, ["a red cat.", "It sleeps."], 77), **CLOSE)
+    assert not torch.allclose(states, states_of(pipe, "a red cat. It sleeps.")[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_windows_shapes_and_draws(pipes, family):
+    pipe, prompts = pipes[family], [LONG_PROMPT, "a cat."]
+    found, chunked = encode_prompt(pipe, prompts, window="sentence"), encode_prompt(pipe, prompts, window=77)
+    assert found.keys() == chunked.keys()
+    for name, tensor in chunked.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.isfinite(found[name]).all()
+        if "pooled" in name:  # of the first window, as always
+            torch.testing.assert_close(found[name], tensor, **CLOSE)
+        else:
+            assert found[name].shape[::2] == tensor.shape[::2]
+    mean = encode_prompt(pipe, prompts, window="sentence", pooled="mean")
+    if "pooled_prompt_embeds" in mean:
+        assert not torch.allclose(mean["pooled_prompt_embeds"][0], found["pooled_prompt_embeds"][0], atol=1e-4)
+        torch.testing.assert_close(mean["pooled_prompt_embeds"][1], found["pooled_prompt_embeds"][1], **CLOSE)
+    assert draw_family(pipe, **encode_prompt(pipe, LONG_PROMPT, window="sentence")).shape[0] == 1
+
+
+def test_two_encoders_are_cut_at_the_same_sentences_at_the_layer_that_the_pipeline_reads(pipes):
+    pipe = pipes["sdxl"]
+    states = encode_prompt(pipe, LONG_PROMPT, window="sentence")["prompt_embeds"][0]
+    place = 1
+    for text in SENTENCES:
+        own = encode_prompt(pipe, text)["prompt_embeds"][0]
+        count = len(pipe.tokenizer(text, add_special_tokens=False).input_ids)
+        torch.testing.assert_close(states[place : place + count], own[1 : 1 + count], **CLOSE)
+        place += count
+
+
+@pytest.mark.parametrize("text", [TAGS, "a red cat sits on the mat and " * 20], ids=["tags", "one endless sentence"])
+def test_without_sentences_it_is_cut_where_windows_are(pipe, text):
+    (rows,) = PromptBatch([Reader(pipe.tokenizer, 77)], [[[text]]]).rows(window="sentence")
+    (windows,) = PromptBatch([Reader(pipe.tokenizer, 77)], [[[text]]]).rows(window=77)
+    assert len(windows.sides[0][0]) > 1
+    end = pipe.tokenizer.eos_token_id
+    assert [row[:-1] for row in rows.sides[0][0]] == [row[: row.index(end)] for row in windows.sides[0][0]]
+
+
+def test_a_break_ends_a_sentence_and_a_weight_is_that_of_its_words(pipe):
+    marked = LONG_PROMPT.replace("lighthouse", "(lighthouse:1.5) BREAK")
+    plain = LONG_PROMPT.replace("lighthouse", "lighthouse BREAK")
+    heavy = states_of(pipe, marked, weighting="a1111")[0]
+    light = states_of(pipe, plain, weighting="a1111")[0]
+    (rows,) = PromptBatch([Reader(pipe.tokenizer, 77)], [[[marked]]], weighting="a1111").rows(window="sentence")
+    assert len(rows.sides[0][0]) == len(SENTENCES) + 1
+    (places,) = (rows.weights[0][0] != 1).nonzero(as_tuple=True)
+    ratio = (heavy / light)[0].median(dim=1).values
+    assert all(ratio[place] > 1.2 for place in places)
+    others = torch.ones(len(ratio), dtype=torch.bool)
+    others[places] = False
+    assert (ratio[others] - 1).abs().max() < 0.2
+
+
+def test_options_reach_the_encoder(pipe):
+    for skip in (0, 1):
+        states = states_of(pipe, LONG_PROMPT, clip_skip=skip)[0][0]
+        own = encode_prompt(pipe, SENTENCES[0], clip_skip=skip)["prompt_embeds"][0]
+        count = len(pipe.tokenizer(SENTENCES[0], add_special_tokens=False).input_ids)
+        torch.testing.assert_close(states[: 1 + count], own[: 1 + count], **CLOSE)
+    mixed = states_of(pipe, LONG_PROMPT, LONG_PROMPT, negative_clip_skip=None, clip_skip=1)
+    torch.testing.assert_close(mixed[1], states_of(pipe, LONG_PROMPT)[0], **CLOSE)
+
+
+def test_company_changes_only_the_length(pipe):
+    both = states_of(pipe, [LONG_PROMPT, LONG_PROMPT[:-90] + " And a cat. " * 30])[0]
+    one = states_of(pipe, LONG_PROMPT)[0]
+    assert both.shape[1] > one.shape[1]
+    torch.testing.assert_close(both[0, : one.shape[1]], one[0], **CLOSE)
+    torch.testing.assert_close(both[0, -1], one[0, -1], **CLOSE)
+
+
+def test_a_word_that_is_no_window_is_told(pipe):
+    with pytest.raises(ValueError, match=r"window is 'sentences', .* use 77, 77, 'auto' or 'sentence'\."):
+        encode_prompt(pipe, LONG_PROMPT, window="sentences")
+    assert BY_SENTENCE == ("sentence", ALWAYS, LONGALIGN)
+
+
+def test_it_is_a_variant_like_the_others(pipe):
+    found = variants_of(pipe, "base", None, ["sentences", "longalign"])
+    assert [(key, v.name, v.reach) for key, v in found.items()] == [
+        ("sentences", "base-sentences", None),
+        ("longalign", "base-longalign", None),
+    ]
+    (named,) = variants_of(pipe, "mine", "sentences").values()
+    assert (named.name, named.pipe) == ("mine", pipe)
+    for variant in (found["sentences"], named):
+        (states,) = (variant.conditioning([LONG_PROMPT])["prompt_embeds"],)
+        torch.testing.assert_close(states, states_of(pipe, LONG_PROMPT)[0], **CLOSE)
