@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from debias_sd.drawing import Variant, draw
 from debias_sd.encoder import TextEncoder
 from debias_sd.measure.retrieval.ranks import retrieval_ranks, scores_of
 from train_encoder.engine import autocast
@@ -121,19 +123,17 @@ def draw_validation(run: Run) -> list[Path]:
     one or the encoder does not fit it.
     """
     from debias_sd.pipelines.load import load_debias_pipeline
-    from debias_sd.prompts.conditioning import encode_prompt
 
     config = run.config
     pipe = load_debias_pipeline(config.validation_pipeline, present_encoder(run), min_positions=1)
     pipe.to(run.accelerator.device)
     pipe.set_progress_bar_config(disable=True)
+    variant = Variant("the encoder in training", pipe, {})
     folder = run.folder / "validation" / f"step-{run.step}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, prompt in enumerate(config.validation_prompts):
-        generator = torch.Generator().manual_seed(SEED)
-        settings = {"num_inference_steps": STEPS, "guidance_scale": GUIDANCE, "generator": generator}
-        image = pipe(**encode_prompt(pipe, prompt), **settings).images[0]
+        image = Image.fromarray(draw(variant, [prompt], [SEED], steps=STEPS, guidance=GUIDANCE)[0])
         content = prompt.encode("utf-8", "replace")
         paths.append(folder / f"{number}-{hashlib.sha256(content).hexdigest()[:12]}.png")
         chunks = PngInfo()

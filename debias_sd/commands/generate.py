@@ -23,7 +23,7 @@ from debias_sd.commands.arguments import (
 )
 from debias_sd.commands.terminal import quiet_loading, say
 from debias_sd.counts import count_of
-from debias_sd.drawing import FEEDS, OWN_READINGS
+from debias_sd.drawing import FEEDS, OWN_READINGS, Variant, draw
 from debias_sd.prompts.cuts import BY_SENTENCE
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     out = _checked_output(arguments)
     from debias_sd.encoder import TextEncoder
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
-    from debias_sd.prompts.conditioning import encode_prompt
     from debias_sd.prompts.token_report import count_tokens
 
     quiet_loading()
@@ -108,9 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check_draws_from_text(pipe)
     resolve_guidance(arguments, pipe)
     reading = {"window": arguments.window, "weighting": arguments.weighting}
-    embeddings = encode_prompt(pipe, prompt, arguments.negative_prompt or None, **reading)
     window = _window_of(pipe, [prompt, arguments.negative_prompt], **reading)
-    image = _draw(pipe, embeddings, arguments)
+    image = _draw(Variant(name or OWN, pipe, reading), prompt, arguments)
     told = arguments.window if arguments.window in BY_SENTENCE else window
     settings = _settings(arguments, pipe, prompt=prompt, encoder=name, window=told, dtype=dtype)
     write_png(image, out, settings=settings)
@@ -162,18 +160,13 @@ def _say_encoders(pipe: "DiffusionPipeline") -> None:
         say(f"{row.slot}: {row.origin}, {row.kind}, {reads}")
 
 
-def _draw(
-    pipe: "DiffusionPipeline", embeddings: dict[str, "torch.Tensor"], arguments: argparse.Namespace
-) -> "Image.Image":
-    import torch
+def _draw(variant: Variant, prompt: str, arguments: argparse.Namespace) -> "Image.Image":
+    from PIL import Image
 
-    generator = torch.Generator("cpu").manual_seed(arguments.seed)  # the same picture on every device
-    pipe.set_progress_bar_config(delay=3, leave=False)
-    scales = {"guidance_scale": arguments.guidance_scale}
-    if arguments.true_cfg_scale is not None:
-        scales["true_cfg_scale"] = arguments.true_cfg_scale
-    output = pipe(**embeddings, num_inference_steps=arguments.steps, **scales, generator=generator)
-    image = output.images[0]
+    variant.pipe.set_progress_bar_config(delay=3, leave=False)
+    options = {} if arguments.true_cfg_scale is None else {"true_cfg_scale": arguments.true_cfg_scale}
+    sampling = {"steps": arguments.steps, "guidance": arguments.guidance_scale, "negative": arguments.negative_prompt}
+    image = Image.fromarray(draw(variant, [prompt], [arguments.seed], **sampling, **options)[0])
     scale = arguments.scale or (EMBEDDED_SCALE if arguments.base is None else 1)
     return image.resize((image.width * scale, image.height * scale), resample=0)  # 0: nearest neighbour
 
