@@ -6,6 +6,7 @@ which each may import only those above. Each rule has a planted violation below 
 
 import ast
 import graphlib
+import itertools
 import re
 import subprocess
 import sys
@@ -43,11 +44,11 @@ def tree_groups(document: str) -> dict[str, int]:
             group += 1
             continue
         depth = (len(line) - len(line.lstrip(" "))) // 2
-        name = line.split()[0]
-        folders = [*folders[:depth], name]
-        path = "".join(folders)
-        assert path not in entries, f"docs/architecture.md: its tree names {path} twice"
-        entries[path] = group
+        for name in itertools.takewhile(lambda word: word.endswith((".py", "/")), line.split()):
+            folders = [*folders[:depth], name]
+            path = "".join(folders)
+            assert path not in entries, f"docs/architecture.md: its tree names {path} twice"
+            entries[path] = group
     return entries
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from tiny import clip_tokenizer, tiny_sd_pipeline
+from tiny import END, START, clip_tokenizer, tiny_sd_pipeline
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -207,17 +207,19 @@ def test_a_tokenizer_that_spells_special_tokens_out_keeps_to_it_where_it_is_save
     """A typed end token no longer ends the text of a stock pipeline, also after it is loaded by diffusers alone."""
     text = "<|endoftext|> cat"
     pipe = tiny_sd_pipeline()
-    assert pipe.tokenizer(text).input_ids == [SOT, EOT, 2368, EOT]
+    assert pipe.tokenizer(text).input_ids == [START, END, 2368, END]
+    spelt = pipe.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    assert len(spelt) > 4
     stock = {prompt: pipe.encode_prompt(prompt, "cpu", 1, False)[0] for prompt in ("", "a cat", text)}
     spell_out_special_tokens(pipe.tokenizer)
     pipe.save_pretrained(tmp_path)
     for one in (pipe, DiffusionPipeline.from_pretrained(tmp_path)):
-        assert one.tokenizer(text).input_ids == [SOT, *GOLDEN[text], EOT]
+        assert one.tokenizer(text).input_ids == [START, *spelt, END]
         for prompt, embeds in stock.items():
             assert torch.equal(one.encode_prompt(prompt, "cpu", 1, False)[0], embeds) == (prompt != text)
         one.load_textual_inversion({"<toy>": torch.ones(3, 32)}, token="<toy>")
         assert one.tokenizer(one.maybe_convert_prompt("a <toy>", one.tokenizer)).input_ids == [
-            SOT, 320, 49408, 49409, 49410, EOT
+            START, 320, END + 1, END + 2, END + 3, END
         ]  # fmt: skip
 
 
