@@ -41,7 +41,7 @@ FEEDS = {
     "cut": Feed("", None),
     "windows": Feed("-chunked", {}),
     "stretched": Feed("-stretched", {}, stretched=True),
-    "sentences": Feed("-sentences", {"window": "sentence"}),
+    "sentences": Feed("-by-sentence", {"window": "sentence"}),
     "longalign": Feed("-longalign", {"window": "longalign"}),
 }
 USUAL = tuple(key for key in FEEDS if key != "longalign")  # which needs a UNet that was trained with it

@@ -54,7 +54,7 @@ class Report:
         except FileNotFoundError:
             raise ValueError(f"report {path} does not exist; make it with `debias-sd evaluate`.") from None
         except (TypeError, ValueError):
-            raise ValueError(f"file {path} is no report of `debias-sd evaluate`; make it again.") from None
+            raise ValueError(f"file {path} is not a report of `debias-sd evaluate`; make it again.") from None
         except OSError as error:
             raise ValueError(f"report {path} cannot be read ({error.strerror}); check the path.") from None
 

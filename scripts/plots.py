@@ -17,7 +17,7 @@ from debias_sd.report import write_atomically
 COLOURS = {"base": "#6e7781", "long-clip": "#cf222e", "debias": "#0969da"}
 FREE = {"long-clip": "#f2b8b5", "debias": "#b6d4fe"}  # paler: without the term that keeps close to the base
 HELD = {"long-clip": "#82071e", "debias": "#0a3069"}  # darker: with the term that holds late sentences
-DASHES = {"base-chunked": "--", "base-stretched": ":"}
+DASHES = {"base-chunked": "--", "base-stretched": ":", "base-by-sentence": "-."}
 
 
 def style_of(recipe: str) -> dict[str, Any]:

@@ -13,7 +13,10 @@ import numpy as np
 from debias_sd.report import Report, hash_file, split_name
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
-_ORDER = ("base", "base-chunked", "base-stretched", "long-clip", "debias", "long-clip-sentences", "debias-sentences")
+_ORDER = (
+    "base", "base-chunked", "base-stretched", "base-by-sentence", "long-clip", "debias", "long-clip-sentences",
+    "debias-sentences",
+)  # fmt: skip
 _WEIGHTED = re.compile(r"(?P<recipe>.+)-l(?P<weight>[\d.]+)")
 Pick = Callable[[dict[str, Any]], float | None]
 
@@ -87,7 +90,7 @@ def title_of(recipe: str) -> str:
     family = next((name for name in TITLES if plain == name or plain.startswith(name + "-")), None)
     if family is None:
         return recipe
-    suffix = plain[len(family) :].replace("-", ", ")
+    suffix = plain[len(family) :].replace("-by-", "-by ").replace("-", ", ")
     return TITLES[family] + suffix + ("" if weight is None else f", λs {weight}")
 
 

@@ -46,14 +46,20 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
     said = capsys.readouterr()
     report = Report.read(out)
     assert report.kind == "fidelity"
-    assert list(report.encoders) == ["clip-s0", "clip-chunked-s0", "clip-stretched-s0", "clip-sentences-s0", "long-s0"]
+    assert list(report.encoders) == [
+        "clip-s0",
+        "clip-chunked-s0",
+        "clip-stretched-s0",
+        "clip-by-sentence-s0",
+        "long-s0",
+    ]
     assert {name: report.settings[name] for name in ("count", "empty", "repeated", "seeds", "steps", "batch")} == {
         "count": 3, "empty": 1, "repeated": 1, "seeds": [0, 3], "steps": 1, "batch": 1,
     }  # fmt: skip
     for name, result in report.encoders.items():
         assert len(result["judges"]) == 3
         assert result["pictures"] == {"drawn": 6, "found": 0, "black": 0}
-        assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0", "clip-sentences-s0") else 248)
+        assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0", "clip-by-sentence-s0") else 248)
         assert result["prompts_past_window"] == (1 if result["window"] == 77 else 0)
         for scores in result["judges"].values():
             assert np.shape(scores["scores"]) == (2, len(split_sentences(LONG_PROMPT)) + 2 + 2)
@@ -165,7 +171,7 @@ def test_a_judge_that_can_never_say_drawn_has_no_share_in_the_terminal(world, tm
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("own: late details")]
     assert lines[0].startswith("own: late details drawn ")
     assert lines[0].endswith(", by checker")
-    words = "own: late details never drawn, 0 is no measurement, only the mean scores are one, mean score "
+    words = "own: late details never drawn, 0 is not a measurement, only the mean scores are, mean score "
     assert lines[1].startswith(words)
 
 
@@ -213,7 +219,7 @@ def test_prompts_of_one_sentence_have_no_late_details_and_it_is_said(world, tmp_
         ),
         (["--judge", "clip:CLIP"], "sd", "--prompts is not set, and the embedded world's are for a base of its own"),
         (["--prompts", "world"], "sd", "--prompts is not set, and the embedded world's are for a base of its own"),
-        (["--prompts", "PROMPTS", "--judge", "eyes"], "sd", "judge 'eyes' is none"),
+        (["--prompts", "PROMPTS", "--judge", "eyes"], "sd", "unknown judge 'eyes'"),
         (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--seeds", "1", "1"], "sd", "--seeds are [1, 1]"),
         (["--prompts", "PROMPTS", "--judge", "clip:CLIP", "--batch", "0"], "sd", "--batch is 0"),
         (

@@ -30,7 +30,7 @@ def test_an_encoder_of_77_tokens_has_a_variant_for_each_way_to_feed_it(base, own
         ("cut", "clip-s0", 77, None),
         ("windows", "clip-chunked-s0", 77, {}),
         ("stretched", "clip-stretched-s0", 248, {}),
-        ("sentences", "clip-sentences-s0", 77, {"window": "sentence"}),
+        ("sentences", "clip-by-sentence-s0", 77, {"window": "sentence"}),
         ("longalign", "clip-longalign-s0", 77, {"window": "longalign"}),
     ]
     assert tuple(found) == tuple(FEEDS)

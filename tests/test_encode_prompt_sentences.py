@@ -160,7 +160,7 @@ def test_a_word_that_is_no_window_is_told(pipe):
 def test_it_is_a_variant_like_the_others(pipe):
     found = variants_of(pipe, "base", None, ["sentences", "longalign"])
     assert [(key, v.name, v.reach) for key, v in found.items()] == [
-        ("sentences", "base-sentences", None),
+        ("sentences", "base-by-sentence", None),
         ("longalign", "base-longalign", None),
     ]
     (named,) = variants_of(pipe, "mine", "sentences").values()

@@ -147,7 +147,7 @@ def test_nan_is_refused(folders, tmp_path):
 
 
 def test_folders_that_are_no_judge_are_named(folders, tmp_path):
-    with pytest.raises(ValueError, match=r"is no local folder and the hub did not give it"):
+    with pytest.raises(ValueError, match=r"was not found locally or on the Hub"):
         load_judge("vqa:nobody/nothing")
     bare = shutil.copytree(folders["chat"], tmp_path / "bare")
     (bare / "model.safetensors").rename(bare / "pytorch_model.bin")

@@ -141,7 +141,7 @@ def test_a_users_own_list_is_read_and_what_cannot_be_used_is_counted(tmp_path):
         ([*ROWS, "{"], "line 7 of .* is not JSON"),
         ([*ROWS, "[1]"], "line 7 of .* is not a JSON object"),
         ([{"true": ["x"]}], "names no picture"),
-        ([{"image": "0.png", "true": "x"}], "'true' in line 1 of .* is no list of sentences"),
+        ([{"image": "0.png", "true": "x"}], "'true' in line 1 of .* is not a list of sentences"),
         (ROWS[:3], "has 3 pictures that can be read, 4 or more are needed"),
         ([{"image": f"{n}.png", "true": ["x"]} for n in range(6)], "sentences that are true and sentences that are"),
         ([], "has 0 pictures"),

@@ -50,7 +50,7 @@ def test_the_commands_for_real_pictures_run_in_their_order(tmp_path, monkeypatch
     run(REAL[1], "--samples", "5", "--steps", "1")
     run(REAL[2])
     report = Report.read("runs/pictures.json")
-    assert list(report.encoders) == ["clip", "clip-chunked", "clip-stretched", "clip-sentences", "debias"]
+    assert list(report.encoders) == ["clip", "clip-chunked", "clip-stretched", "clip-by-sentence", "debias"]
     can_say_drawn = [judge["thresholds"]["drawn"] is not None for judge in report.extra["judges"].values()]
     assert Path("runs/plots").exists() == any(can_say_drawn)
     assert {judge["thresholds"]["source"] for judge in report.extra["judges"].values()} == {"known.jsonl, 4 pictures"}
@@ -64,7 +64,7 @@ def test_the_commands_for_the_embedded_world_run(tmp_path, monkeypatch):
     run(WORLD[0], "--samples", "5", "--count", "8")
     run(WORLD[1], "--samples", "5", "--count", "2", "--steps", "2")
     report = Report.read("runs/world.json")
-    assert list(report.encoders) == ["base", "base-chunked", "base-stretched", "base-sentences", "debias"]
+    assert list(report.encoders) == ["base", "base-chunked", "base-stretched", "base-by-sentence", "debias"]
     assert list(report.extra["agreement"]) == ["clip:debias against checker"]
 
 

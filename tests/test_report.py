@@ -35,7 +35,7 @@ def test_files_that_are_no_reports_are_named(tmp_path):
         Report.read(tmp_path / "none.json")
     for content in ("not json", '{"some": "json"}', "[]"):
         (tmp_path / "other.json").write_text(content)
-        with pytest.raises(ValueError, match="is no report"):
+        with pytest.raises(ValueError, match="is not a report"):
             Report.read(tmp_path / "other.json")
 
 
@@ -102,6 +102,7 @@ def test_the_command_writes_every_encoder_with_its_settings(reports):
         "base-s0",
         "base-chunked-s0",
         "base-stretched-s0",
+        "base-by-sentence-s0",
         *(f"{recipe}-s{seed}" for recipe in ("debias-l0.1", "long-clip-l0.5") for seed in (0, 1)),
     }
     assert report.extra["checker_errors"]["rendered"]["missed_percent"] == 0

@@ -23,7 +23,7 @@ def test_a_share_of_nothing_is_said_to_be_none(drawn):
     result = {"judges": {"clip:x": SCORES}}
     report = Report("fidelity", {"texts_sha256": "0", "seeds": [0]}, {"a": result}, extra=extra)
     (table,) = picture_tables([Entry("a", "a", report, result)])
-    assert ("0 is no measurement, only the mean scores are one" in table.note) == (drawn is None)
+    assert ("0 is not a measurement, only the mean scores are" in table.note) == (drawn is None)
     assert table.note.startswith("A probability. Thresholds: world, 12 pictures.")
 
 
@@ -82,7 +82,7 @@ def test_reports_whose_thresholds_differ_are_told_apart(monkeypatch):
     both = [judged_report({"drawn": 0.7}), judged_report({"drawn": None, "source": "own, 4 pictures"}, label="c")]
     note = next(picture_tables(both)).note
     assert "Thresholds: world, 12 pictures; own, 4 pictures." in note
-    assert "No score is enough for it to say drawn, in the report of c: 0 is no measurement" in note
+    assert "No score is enough for it to say drawn, in the report of c: 0 is not a measurement" in note
     plots, drawn = drawn_lines(both, monkeypatch)
     assert list(plots) == ["pictures-clip-x.png"]
     assert drawn == {"a": [0.0] * 4, "c: never drawn": []}

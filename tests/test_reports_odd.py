@@ -97,7 +97,7 @@ def test_what_is_no_report_is_one_sentence(tmp_path, capsys, content):
     (tmp_path / "r.json").write_text(content)
     code, _, err = call(capsys, "report", tmp_path / "r.json")
     assert (code, err.count("\n")) == (2, 1)
-    assert "r.json is no report of `debias-sd evaluate`; make it again." in err
+    assert "r.json is not a report of `debias-sd evaluate`; make it again." in err
     code, _, err = call(capsys, "report", tmp_path)
     assert (code, "cannot be read (Is a directory)" in err) == (2, True)
 

@@ -106,7 +106,7 @@ def plan_t2i_compbench(prompts: Sequence[ListedPrompt], seeds: int) -> list[Plan
         if not name or len(longest.encode()) > LONGEST_NAME:
             raise ValueError(
                 f"prompt {prompt.id} ({prompt.text[:40]!r}) has {count_of(len(name.encode()), 'byte')} as a file's "
-                f"name, allowed are 1 to {LONGEST_NAME - len(longest) + len(name)}; T2I-CompBench's judges read the "
+                f"name but may have 1 to {LONGEST_NAME - len(longest) + len(name)}; T2I-CompBench's judges read the "
                 "prompt from that name: shorten it, or use --layout dpg."
             )
         names = tuple(f"samples/{name}_{number * seeds + place:06d}.png" for place in range(seeds))

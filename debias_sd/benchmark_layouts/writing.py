@@ -67,7 +67,7 @@ class BenchmarkSet:
         for found in sorted(self.folder.glob(f"{self.layout.folders}/*")):
             if found.relative_to(self.folder).as_posix() not in ours:
                 raise ValueError(
-                    f"{found} is no picture of this set and {self.layout.title} would judge it; move it away, or give "
+                    f"{found} is not a picture of this set and {self.layout.title} would judge it; move it or give "
                     "another --out."
                 )
 

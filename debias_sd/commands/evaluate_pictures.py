@@ -195,7 +195,7 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     seeds = arguments.seeds or [arguments.seed]
     wrong = [seed for seed in seeds if not 0 <= seed <= LARGEST_SEED]
     if wrong or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds are {seeds}, allowed are different ones of 0 to {LARGEST_SEED}; correct them.")
+        raise ValueError(f"--seeds are {seeds} but must be different numbers from 0 to {LARGEST_SEED}.")
     return seeds
 
 

@@ -101,7 +101,7 @@ def _open(path: Path) -> dict[bytes, np.ndarray]:
         start = file.tell()
     wrong = fortran or dtype != np.float32 or keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES
     if wrong or len(shape) != 2 or len(keys) != shape[0] or path.stat().st_size != start + 4 * shape[0] * shape[1]:
-        raise ValueError(f"{path} is no file of features")
+        raise ValueError(f"{path} is not a file of features")
     rows = np.memmap(path, np.float32, "r", offset=start, shape=shape)
     return {key.tobytes(): row for key, row in zip(keys, np.asarray(rows), strict=True)}
 

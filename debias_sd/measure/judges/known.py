@@ -141,6 +141,6 @@ def _claims_of(row: dict[str, Any], *, where: str) -> tuple[str, tuple[Claim, ..
     for kind in (TRUE, FALSE):
         sentences = row.get(kind, [])
         if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
-            raise ValueError(f"{kind!r} in {where} is no list of sentences; write one, it may be empty.")
+            raise ValueError(f"{kind!r} in {where} is not a list of sentences; write one, it may be empty.")
         claims += [Claim(fold(sentence), kind) for sentence in dict.fromkeys(sentences) if fold(sentence)]
     return name, tuple(claims)

@@ -41,7 +41,7 @@ def load_judge(
         return CheckerJudge()
     if kind not in KINDS[:2] or not separator or not source:
         raise ValueError(
-            f"judge {spec!r} is none; write clip:FOLDER_OR_ID, vqa:FOLDER_OR_ID or, for pictures of the embedded "
+            f"unknown judge {spec!r}; write clip:FOLDER_OR_ID, vqa:FOLDER_OR_ID or, for pictures of the embedded "
             "world, checker."
         )
     judge = _load_clip(source, device) if kind == "clip" else _load_answers(source, device, dtype)
@@ -105,7 +105,7 @@ def _find(source: str) -> Path:
             path = Path(snapshot_download(source, allow_patterns=list(_FILES)))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"judge {source} is no local folder and the hub did not give it ({type(error).__name__}); check the "
+                f"judge {source} was not found locally or on the Hub ({type(error).__name__}); check the "
                 "name, the network and HF_HUB_OFFLINE."
             ) from error
     if not list(path.glob("*.safetensors")):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from debias_sd.report import Report
 
-MEAN_ALONE = "0 is no measurement, only the mean scores are one"
+MEAN_ALONE = "0 is not a measurement, only the mean scores are"
 _QUARTERS = ("1st quarter", "2nd", "3rd", "4th")
 
 

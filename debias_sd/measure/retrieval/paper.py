@@ -35,7 +35,7 @@ class Found:
 def find_sets(root: Path) -> Found:
     """Look at `root` and the folders and lists in it; ValueError when no set is there."""
     if not root.is_dir():
-        raise ValueError(f"--data-root {root} is no folder; name the one that holds Urban1k, docci, coco and so on.")
+        raise ValueError(f"--data-root {root} is not a folder; name the one that holds Urban1k, docci, coco and so on.")
     places: dict[str, Path] = {}
     for path in (root, *sorted(root.iterdir())):
         if path.is_dir() or path.name.startswith("share-captioner"):
