@@ -10,7 +10,7 @@ import pytest
 import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 from open_clip.tokenizer import SimpleTokenizer
-from tiny import LONG_PROMPT, clip_tokenizer, tiny_text_encoder
+from tiny import END, LONG_PROMPT, START, tiny_text_encoder, tiny_tokenizer
 from tiny_checkpoints import long_clip, prefixed, with_random_tables
 from transformers import AutoTokenizer, CLIPModel, CLIPTokenizer
 
@@ -89,10 +89,10 @@ def test_the_folders_tokenizer_gives_the_originals_ids_by_itself(target, tmp_pat
 
 def test_stock_transformers_reads_words_that_are_special_tokens_as_words(tmp_path):
     """OpenCLIP pads with "!": in a text it is a word, and so is a typed end token."""
-    tokenizer = clip_tokenizer(248, pad_token="!")
+    tokenizer = tiny_tokenizer(248, pad_token="!")
     TextEncoder(tiny_text_encoder(), tokenizer).save(tmp_path / "encoder")
     read = CLIPTokenizer.from_pretrained(tmp_path / "encoder")
-    assert read("wow! cat!!!").input_ids == [49406, 2781, 256, 2368, 995, 49407]
-    assert read("a <|endoftext|> cat").input_ids.count(49407) == 1
+    assert read("wow! cat!!!").input_ids == [START, 2781, 256, 2368, 995, END]
+    assert read("a <|endoftext|> cat").input_ids.count(END) == 1
     assert read(["a"], padding="max_length").input_ids[0][-1] == 0
-    assert tokenizer("a !").input_ids == [49406, 320, 0, 49407]  # the one that was given is as it was
+    assert tokenizer("a !").input_ids == [START, 320, 0, END]  # the one that was given is as it was

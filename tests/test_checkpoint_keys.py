@@ -16,7 +16,7 @@ from debias_sd.checkpoints.keys import (
     vision_to_openai,
 )
 from debias_sd.encoder_folder import embedded_folder
-from tests.tiny import WIDTH, clip_tokenizer, tiny_clip_model, tiny_text_encoder
+from tests.tiny import END, VOCABULARY, WIDTH, tiny_clip_model, tiny_text_encoder, tiny_tokenizer
 
 GOLDEN = Path(__file__).parent.parent.parent / "shared" / "golden" / "longclip-tiny.pt"
 
@@ -52,7 +52,7 @@ def test_names_and_shapes_of_a_text_tower(text):
     renamed = text_to_openai(text)
     block = "transformer.resblocks.0."
     assert {name: tuple(tensor.shape) for name, tensor in renamed.items() if "resblocks" not in name} == {
-        "token_embedding.weight": (49408, WIDTH),
+        "token_embedding.weight": (VOCABULARY, WIDTH),
         "positional_embedding": (248, WIDTH),
         "ln_final.weight": (WIDTH,),
         "ln_final.bias": (WIDTH,),
@@ -157,18 +157,18 @@ def test_the_input_is_not_changed(text):
 
 @torch.no_grad()
 def test_open_clip_loads_it_strictly_and_gives_the_same_features(clip):
-    ours = tiny_clip_model(248, eos_token_id=49407).eval()
+    ours = tiny_clip_model(248, eos_token_id=END).eval()
     theirs = open_clip.CLIP(
         embed_dim=16,
         vision_cfg={"image_size": 30, "patch_size": 15, "width": WIDTH, "layers": 2, "head_width": 8,
                     "mlp_ratio": 37 / WIDTH},
-        text_cfg={"context_length": 248, "vocab_size": 49408, "width": WIDTH, "heads": 4, "layers": 3,
+        text_cfg={"context_length": 248, "vocab_size": VOCABULARY, "width": WIDTH, "heads": 4, "layers": 3,
                   "mlp_ratio": 37 / WIDTH},
         quick_gelu=True,
     ).eval()  # fmt: skip
     theirs.load_state_dict(clip_to_openai(ours.state_dict()), strict=True)
     words = "a red fishing boat lies at the stone pier and two gulls sit on the mast " * 8
-    ids = clip_tokenizer(248)([words, "a cat"], padding="max_length", truncation=True, return_tensors="pt")["input_ids"]
+    ids = tiny_tokenizer(248)([words, "a cat"], padding="max_length", truncation=True, return_tensors="pt")["input_ids"]
     images = torch.randn(2, 3, 30, 30, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours.get_text_features(ids).pooler_output, theirs.encode_text(ids), rtol=0, atol=1e-5)
     mine = ours.get_image_features(images).pooler_output

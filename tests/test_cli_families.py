@@ -4,13 +4,13 @@ import re
 
 import pytest
 from PIL import Image
-from tiny import LONG_PROMPT, tiny_encoder
+from tiny import END, LONG_PROMPT, tiny_encoder
 from tiny_pipelines import second_encoder, tiny_animatediff, tiny_flux, tiny_sd3, tiny_sdxl, tiny_sdxl_refiner
 
 from debias_sd import cli
 
 SDXL = (
-    "text_encoder: given, CLIPTextModel, 248 tokens, 32 wide, padded with id 49407\n"
+    f"text_encoder: given, CLIPTextModel, 248 tokens, 32 wide, padded with id {END}\n"
     "text_encoder_2: {}, CLIPTextModelWithProjection, 248 tokens, 48 wide, padded with id 0\n"
 )
 

@@ -3,7 +3,7 @@
 import peft
 import pytest
 import torch
-from tiny import END, LONG_PROMPT, START, edit_json, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
+from tiny import END, LONG_PROMPT, START, VOCABULARY, edit_json, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 from tiny_pipelines import (
     SIDE,
     draw_family,
@@ -104,11 +104,11 @@ def test_a_given_encoder_shares_weights_and_nothing_else():
     weight = "embeddings.token_embedding.weight"
     assert one.text_encoder.get_parameter(weight).data_ptr() == encoder.model.get_parameter(weight).data_ptr()
     one.tokenizer.add_tokens(["<toy>"])
-    one.text_encoder.resize_token_embeddings(END + 2)
+    one.text_encoder.resize_token_embeddings(VOCABULARY + 1)
     one.text_encoder.to(torch.float16)
     for model in (two.text_encoder, encoder.model):
-        assert (model.get_parameter(weight).shape, model.dtype) == ((END + 1, 32), torch.float32)
-    assert len(two.tokenizer) == len(encoder.tokenizer) == END + 1
+        assert (model.get_parameter(weight).shape, model.dtype) == ((VOCABULARY, 32), torch.float32)
+    assert len(two.tokenizer) == len(encoder.tokenizer) == VOCABULARY
     assert not hasattr(encoder.model.config, "debias_sd_origin")
 
 
@@ -123,8 +123,8 @@ def test_encoders_that_are_long_enough_are_not_shared_with_the_base(stretched):
     for model, tokenizer, width in (("text_encoder", "tokenizer", 32), ("text_encoder_2", "tokenizer_2", 48)):
         parts = {"text_encoder": getattr(pipe, model), "tokenizer": getattr(pipe, tokenizer)}
         pipe.load_textual_inversion({"<toy>": torch.ones(3, width)}, token="<toy>", **parts)
-        assert (len(getattr(pipe, tokenizer)), len(getattr(base, tokenizer))) == (END + 4, END + 1)
-        assert len(getattr(base, model).get_input_embeddings().weight) == END + 1
+        assert (len(getattr(pipe, tokenizer)), len(getattr(base, tokenizer))) == (VOCABULARY + 3, VOCABULARY)
+        assert len(getattr(base, model).get_input_embeddings().weight) == VOCABULARY
 
 
 @pytest.mark.parametrize("make", [tiny_sd_pipeline, tiny_sdxl])

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import tiny_encoder, tiny_text_encoder
+from tiny import VOCABULARY, tiny_encoder, tiny_text_encoder
 from tiny_pipelines import tiny_projected_encoder, tiny_sdxl
 
 # Every weight is read once at the end: loading alone maps the file and reads nothing of it.
@@ -28,7 +28,7 @@ status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text
 print(int(status["VmHWM"].split()[0]) * 1024)  # of this program alone: getrusage counts what its parent had
 """
 WIDTH = 1024
-ENCODER = 49408 * WIDTH * 4  # bytes in its file, which is mapped while it is cast
+ENCODER = VOCABULARY * WIDTH * 4  # bytes in its file, which is mapped while it is cast
 
 
 def peak(how, folder, dtype):

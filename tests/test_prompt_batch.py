@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from tiny import clip_tokenizer
+from tiny import END, START, tiny_tokenizer
 from tiny_pipelines import t5_tokenizer
 
 from debias_sd.prompts.batch import PromptBatch, Reader, texts_of
 
-FIRST, SECOND = Reader(clip_tokenizer(248), 248), Reader(clip_tokenizer(248, pad_token="!"), 248)
+FIRST, SECOND = Reader(tiny_tokenizer(248), 248), Reader(tiny_tokenizer(248, pad_token="!"), 248)
 T5 = Reader(t5_tokenizer(), None)
-LONG = "a cat sits on a mat, " * 20
+LONG = "a cat lies on a bed, " * 20
 
 
 def test_texts_are_shared_until_an_encoder_has_its_own():
@@ -52,9 +52,9 @@ def rows_of(readers, *sides, weighting=None, **options):
 def test_rows_have_start_end_and_the_pads_of_their_tokenizer():
     first, second = rows_of([FIRST, SECOND], ["cat"], [""], window=5)
     cat = FIRST.tokenizer("cat", add_special_tokens=False).input_ids[0]
-    assert first.sides == [[[(49406, cat, 49407, 49407, 49407)]], [[(49406, 49407, 49407, 49407, 49407)]]]
-    assert second.sides[0] == [[(49406, cat, 49407, 0, 0)]]
-    assert (second.fill, second.count, second.weights) == ((49406, 49407, 0, 0, 0), 1, [None, None])
+    assert first.sides == [[[(START, cat, END, END, END)]], [[(START, END, END, END, END)]]]
+    assert second.sides[0] == [[(START, cat, END, 0, 0)]]
+    assert (second.fill, second.count, second.weights) == ((START, END, 0, 0, 0), 1, [None, None])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_auto_with_breaks_counts_each_part():
 
 
 def test_an_encoder_that_reads_less_decides_the_window():
-    short = Reader(clip_tokenizer(77), 77)
+    short = Reader(tiny_tokenizer(77), 77)
     first, second = rows_of([FIRST, short], [LONG])
     assert len(first.fill) == len(second.fill) == 77
     with pytest.raises(ValueError, match="window is 248, this text encoder reads 3 to 77 tokens"):
@@ -138,4 +138,4 @@ def test_special_tokens_that_a_user_types_are_text():
     assert set(ids[ids.index(end) + 1 :]) == {pad}
     assert pad not in ids[: ids.index(end)]
     (row,) = first.sides[0][0]
-    assert row.index(49407) > FIRST.tokenizer("a </s> cat <pad>").input_ids.index(49407) + 1
+    assert row.index(END) > FIRST.tokenizer("a </s> cat <pad>").input_ids.index(END) + 1

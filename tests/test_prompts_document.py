@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
+from tiny import CLIP_END, clip_tokenizer, save_clip_model, tiny_sd_pipeline, tiny_text_encoder
 
-from debias_sd import cli
+from debias_sd import TextEncoder, cli
 from debias_sd.encoder_folder import EMBEDDED, WEIGHTS
 
 ROOT = Path(__file__).parent.parent
@@ -23,8 +23,10 @@ def test_python_blocks_print_what_they_say(tmp_path, capsys):
     code = "\n".join(blocks)
     expected = re.findall(r"^print\(.*\)(?:  +|\n)# (.*)$", code, re.MULTILINE)
     assert len(expected) == code.count("print(") > 6
-    tiny_sd_pipeline().save_pretrained(tmp_path / "base")
-    tiny_encoder().save(tmp_path / "encoder")
+    base = tiny_sd_pipeline(eos_token_id=CLIP_END)  # the numbers on that page are those of CLIP's vocabulary
+    base.register_modules(tokenizer=clip_tokenizer())
+    base.save_pretrained(tmp_path / "base")
+    TextEncoder(tiny_text_encoder(eos_token_id=CLIP_END), clip_tokenizer(248)).save(tmp_path / "encoder")
     places = f"load_debias_pipeline({str(tmp_path / 'base')!r}, {str(tmp_path / 'encoder')!r})"
     assert code.count("load_debias_pipeline()") == 1
     code = code.replace("load_debias_pipeline()", f"{places}; pipe.set_progress_bar_config(disable=True)")

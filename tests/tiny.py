@@ -62,20 +62,22 @@ def tiny_tokenizer(model_max_length: int = 77, *, pad_token: str = "<|endoftext|
 
 
 START = 512 + len(_usual_merges())
-END = START + 1  # the last id
+END = START + 1
+VOCABULARY = END + 1
+CLIP_END = 49407  # of the real tokenizer
 
 
 def text_config(length: int = 77, *, width: int = WIDTH, eos_token_id: int = END) -> dict[str, object]:
-    """Keys of a CLIP text config; `eos_token_id=2` gives the ids that old ones have."""
+    """Keys of a CLIP text config; `eos_token_id=2` gives the ids that old ones have, `CLIP_END` the real vocabulary."""
     return {
-        "vocab_size": END + 1,
+        "vocab_size": CLIP_END + 1 if eos_token_id == CLIP_END else VOCABULARY,
         "hidden_size": width,
         "intermediate_size": 37,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "max_position_embeddings": length,
         "projection_dim": 16,
-        "bos_token_id": 0 if eos_token_id == 2 else START,
+        "bos_token_id": 0 if eos_token_id == 2 else eos_token_id - 1,
         "eos_token_id": eos_token_id,
         "pad_token_id": 1,
     }
