@@ -32,6 +32,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_commands_on_sets_run_and_write_what_they_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -99,7 +99,7 @@ def test_the_worlds_pictures_have_sentences_that_the_checker_calls_right():
 
 
 @NO_WEIGHTS
-@pytest.mark.parametrize("name", ["base", "debias"])
+@pytest.mark.parametrize("name", [pytest.param("base", marks=pytest.mark.slow), "debias"])
 def test_a_shipped_encoder_judges_better_than_chance_and_only_in_the_right_picture(name):
     found = calibrate(load_judge(f"clip:{name}"), world_pictures(seed=5, count=50), samples=200)
     assert found["auc_interval"][0] > 0.5

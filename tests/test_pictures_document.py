@@ -30,6 +30,7 @@ def run(command: str, *options: str) -> None:
             assert Path(arguments[arguments.index(option) + 1]).exists()
 
 
+@pytest.mark.slow
 def test_the_commands_for_real_pictures_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny_sd_pipeline().save_pretrained("runs/stable-diffusion")

@@ -58,7 +58,7 @@ def test_refining_changes_the_decoder_and_nothing_before_the_latents(tmp_path):
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("train", ["train_vae", "refine_decoder"])
+@pytest.mark.parametrize("train", [pytest.param("train_vae", marks=pytest.mark.slow), "refine_decoder"])
 def test_an_interrupted_run_ends_bit_for_bit_where_the_uninterrupted_one_does(train, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "VAE_SAVE_STEPS", 2)
     monkeypatch.setattr(training, "DECODER_SAVE_STEPS", 2)

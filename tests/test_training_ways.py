@@ -54,6 +54,7 @@ def test_the_ways_differ_in_what_they_are_for_and_in_nothing_else(scripts):
     assert len(set(names)) == 7
 
 
+@pytest.mark.slow
 @shipped
 def test_a_training_is_measured_and_not_repeated(scripts, tmp_path):
     from experiments import Encoder

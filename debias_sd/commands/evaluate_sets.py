@@ -81,10 +81,10 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     """Results, settings and the rest of the report; None on every process but the first."""
     from debias_sd.measure.world import NAME, PROBES
 
+    plan = plan_of(arguments, None if arguments.probes else PROBES)
     asked = arguments.data or [NAME]
     names = [one for name in asked for one in (PROBES if name == NAME else (name,))]
     sets = [open_set(name, arguments) for name in names]
-    plan = plan_of(arguments, None if arguments.probes else PROBES)
     running = start_embedders(encoders, arguments)
     measured = measure_opened(running, sets, plan)
     running.processes.finish()
