@@ -32,7 +32,7 @@ def load(family: str, root, *, dtype: str = "float32") -> tuple[Models, Settings
 
 
 def draw(models: Models, settings: Settings, **changes: object) -> dict:
-    raw = {"prompt": PROMPT, "steps": 2, "seed": 1, "guidance": 4.0} | changes
+    raw = {"prompt": PROMPT, "steps": 1, "seed": 1, "guidance": 4.0} | changes
     run = start_run(check_request(raw, settings), models)
     asyncio.run(finish(run, models))
     return answer_of(run) | {"run": run}
@@ -54,7 +54,7 @@ def test_each_family_is_drawn_ruled_and_mapped(family, tmp_path):
         assert all(pictures[1].maps)
     else:
         assert not any(pictures[1].maps)
-    sized = draw(models, settings, side=256, steps=1, encoders=["Long"])
+    sized = draw(models, settings, side=256, encoders=["Long"])
     shapes = [picture.image.shape for picture in sized["run"].tracks[0].pictures]
     if family == "sd3":  # the tiny one's grid of positions is smaller
         assert "pos_embed_max_size" in sized["encoders"]["Long"]["fault"]
