@@ -72,7 +72,7 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
     assert "1 prompt without text left out" in said.err
     assert "1 prompt repeated, and kept" in said.err
     assert said.err.count("is not calibrated, its marks are a guess") == 3
-    assert said.out.count("late details drawn") == 12
+    assert said.out.count("late details drawn") == 15
     kept = sorted(path.name for path in (tmp_path / "kept" / "long-s0").iterdir())
     assert kept == [f"0000{number}-s{seed}.png" for number in range(3) for seed in (0, 3)]
     assert fidelity(world, tmp_path / "again.json", *options, *judges[:2]) == 0
