@@ -160,6 +160,7 @@ def test_compel_reads_248_tokens_a_window():
     assert draw_family(pipe, prompt_embeds=states, negative_prompt_embeds=negative).isfinite().all()
 
 
+@pytest.mark.slow
 def test_compel_reads_both_encoders_of_sdxl():
     compel = pytest.importorskip("compel", reason="compel is not installed (pip install compel)")
     pipe = with_text_encoder(tiny_sdxl(), tiny_encoder())

@@ -136,12 +136,12 @@ def test_front_pad_keeps_every_token_and_their_order(ids: Tensor, seed: int) -> 
 
 
 def test_front_pads_are_uniform_including_both_ends(tokenizer: PreTrainedTokenizerBase) -> None:
-    """ "a photo of a cat" leaves 9 of 16 slots: 10 values, 400 expected of each, five deviations are 95."""
+    """ "a photo of a cat" leaves 9 of 16 slots: 10 values, 100 expected of each, five deviations are 47."""
     rng = random.Random(5)
-    drawn = [drawn_pads(tokenizer, TEXTS, rng) for _ in range(4000)]
+    drawn = [drawn_pads(tokenizer, TEXTS, rng) for _ in range(1000)]
     for row, n_post in enumerate([9, 14, 7, 4]):
         counts = Counter(counts[row] for counts in drawn)
-        expected = 4000 / (n_post + 1)
+        expected = 1000 / (n_post + 1)
         assert set(counts) == set(range(n_post + 1))
         assert all(abs(count - expected) < 5 * expected**0.5 for count in counts.values())
 

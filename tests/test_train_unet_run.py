@@ -45,6 +45,7 @@ def train(base, folder):
     return train_unet(tiny_unet_config(folder), conditioner, new_vae(0).eval(), unet, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_run_ends_bit_for_bit_where_the_uninterrupted_one_does(base, tmp_path, monkeypatch):
     whole, loss = train(base, tmp_path / "whole")
