@@ -61,7 +61,8 @@ def encode_prompt(
             where SDXL's `force_zeros_for_empty_prompt` says so, and left out for FLUX. `prompt_2` and so on are for
             the second and third encoder; without, the same text.
         window: tokens of a window: None, all that the encoders read; "auto", 77 if all texts fit, else all; or a
-            number, such as 77, the chunking of other tools.
+            number, such as 77, the chunking of other tools. "sentence" reads what is longer than a window sentence by
+            sentence, "sentence-always" shorter texts too, "longalign" as LongAlign does: see `prompts/states.py`.
         weighting: "a1111" reads `(word:1.3)` and BREAK, see `markup`. Pooled vectors are never weighted.
         pooled: the pooled vector is that of the "first" window, or the "mean" of those of a text's windows.
         clip_skip: last layers to leave out, as in diffusers ("clip skip 2" of AUTOMATIC1111 is 1 here), but of the
