@@ -12,6 +12,7 @@ from tiny_world import tiny_pipeline
 from app.live_run import Run, compare, start_run
 from app.models import Models
 from app.request import Request
+from app.rulers import rulers_html
 from app.stage import panel_html
 from app.waiting import QueueFullError
 from debias_sd.comparison import compare_encoders
@@ -47,6 +48,22 @@ def test_pictures_are_the_command_lines(models, encoders):
         assert track.pictures[0].verdicts == panel.verdicts
         assert track.pictures[0].score == score_of(panel.verdicts)
     assert len(models.queue) == 0
+
+
+def test_the_bases_own_encoder_reads_to_the_end_by_sentences_and_in_windows():
+    base = tiny_pipeline()
+    sources = {"base": None, "chunked": "chunked", "sentences": "sentences"}
+    models = Models(variants_in(base, sources), base)
+    run = drawn(models, PROMPT, tuple(sources), steps=1)
+    assert [track.state for track in run.tracks] == ["done"] * 3
+    assert [track.window for track in run.tracks] == [77, None, None]
+    marks = [{verdict.mark for verdict in track.pictures[0].verdicts} for track in run.tracks]
+    assert ["not read" in found for found in marks] == [True, False, False]
+    pages = [panel_html(run, track) for track in run.tracks]
+    assert ["reads every sentence" in page for page in pages] == [False, True, True]
+    rulers = [rulers_html(PROMPT, models, [name]) for name in sources]
+    assert ["<del" in ruler for ruler in rulers] == [True, False, False]
+    assert ["tokens, reads all" in ruler for ruler in rulers] == [False, True, True]
 
 
 def test_each_seed_is_its_own_picture_and_repeats(models):
