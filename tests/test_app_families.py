@@ -16,6 +16,9 @@ from app.rulers import rulers_html
 from app.settings import Settings
 from app.stage import panel_html
 
+# Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = "A cat sits on a table. " * 14 + "A red kite flies."
 HAS_MAPS = {"sd": True, "sd2": True, "sdxl": True, "sd3": False, "flux": False}
 PIPELINES = {"sd": tiny_sd_pipeline, "sd2": tiny_sd2, "sdxl": tiny_sdxl, "sd3": tiny_sd3, "flux": tiny_flux}

@@ -25,6 +25,9 @@ from debias_sd.measure.judges import load_judge
 from debias_sd.measure.judges.verdict import NOT_JUDGED, Thresholds
 from debias_sd.report import Report
 
+# Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = "A red cat sits on a wooden table. " + "Two small dogs run in a green park. " * 7 + "It is. A blue bird flies."
 OPTIONS = {"encoders": {"CLIP": "base", "Long": "long"}}
 

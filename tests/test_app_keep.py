@@ -31,6 +31,9 @@ ELSEWHERE = Settings(
     base=f"{FOLDER}/sd", encoders={"base": f"{FOLDER}/mine", "debias": "/srv/other"}, judge=f"clip:{FOLDER}/judge"
 )
 
+# Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def models() -> Models:

@@ -11,6 +11,9 @@ from app.stage import panel_html
 from debias_sd.comparison import draw_prompt
 from debias_sd.drawing import Variant
 
+# Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = "A dog runs in the park. " * 12 + "A red kite flies."
 
 

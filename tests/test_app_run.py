@@ -21,6 +21,9 @@ from debias_sd.encoder import TextEncoder
 from debias_sd.measure.pictures.shares import score_of
 from debias_sd.shapes.heldout import prompt_set
 
+# Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = prompt_set(7, count=1).captions[0].text
 REQUEST = Request(PROMPT, ("base", "debias"), seed=4, steps=2)
 

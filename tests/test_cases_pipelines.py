@@ -134,6 +134,7 @@ def test_twenty_prompts_without_weights_are_the_pipelines_own():
         assert all(torch.equal(found[name], tensor) for name, tensor in zip(names, own, strict=True))
 
 
+@pytest.mark.usefixtures("one_thread")  # of torch: sums are shared out otherwise in a thread of its own
 def test_two_pipelines_of_one_base_run_at_once():
     """Case 72: A and B share weights, and no scheduler and no tokenizer."""
     base = tiny_sd_pipeline()
