@@ -10,10 +10,18 @@ from tiny import CLIP_END, clip_tokenizer, save_clip_model, tiny_sd_pipeline, ti
 
 from debias_sd import TextEncoder, cli
 from debias_sd.encoder_folder import EMBEDDED, WEIGHTS
+from debias_sd.report import Report
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "prompts.md").read_text(encoding="utf-8")
 COMMANDS = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)).splitlines()
+SENTENCE_ROWS = {
+    "base-chunked": "chunked, windows of 77",
+    "base-by-sentence": "**by sentences**",
+    "base-longalign": "LongAlign's layout, without its UNet",
+    "long-clip": "Long-CLIP's recipe, as it ships",
+    "debias": "DeBias-CLIP's recipe, as it ships",
+}
 EMBEDDED_MISSING = not all((WEIGHTS / name).is_dir() for name in EMBEDDED)
 
 
@@ -36,6 +44,24 @@ def test_python_blocks_print_what_they_say(tmp_path, capsys):
     exec(compile(ast.parse(code), "docs/prompts.md", "exec"), {})
     said = capsys.readouterr().out.splitlines()
     assert said == expected
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "sentences").glob("*.json")), ids=lambda path: path.stem)
+def test_the_table_of_sentences_is_that_of_its_reports(path):
+    report = Report.read(path)
+    place = ("2.0", "5.0", "7.5").index(str(report.settings["guidance"])) + 1
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("| ")]
+    table = {row[0]: row for row in rows if len(row) == 5}
+    for name, title in SENTENCE_ROWS.items():
+        scores = report.encoders[name]["judges"]["checker"]
+        low, high = scores["late_detail_interval"]
+        assert table[title][place] == f"{scores['late_detail']:.1f} ({low:.1f} to {high:.1f})"
+        assert table[title][4].split(", ")[place - 1] == f"{scores['summary']:.1f}"
+    if place < 3:
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        for name in ("base-by-sentence", "base-chunked", "debias"):
+            found = f"{report.encoders[name]['judges']['checker']['late_detail']:.1f}"
+            assert found in re.search(r"^\| what you have .*?\n\n", readme, re.MULTILINE | re.DOTALL)[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
