@@ -8,7 +8,7 @@ from tiny import tiny_sd_pipeline
 from tiny_pipelines import tiny_flux, tiny_sd3, tiny_sdxl
 
 from debias_sd import cli, encode_prompt, load_debias_pipeline
-from debias_sd.pipelines.guidance import check_guidance, default_guidance, reads_guidance
+from debias_sd.pipelines.options import check_guidance, default_guidance, reads_guidance
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from transformers import CLIPTokenizer
 
 from debias_sd.encoder import TextEncoder
 from debias_sd.pipelines.load import load_debias_pipeline, with_text_encoder
+from debias_sd.pipelines.options import use_xformers
 from debias_sd.pipelines.slots import describe_encoders
-from debias_sd.pipelines.xformers_attention import use_xformers
 from debias_sd.prompts.conditioning import encode_prompt
 
 

@@ -10,7 +10,7 @@ from tiny import END, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 from tiny_pipelines import second_encoder, tiny_sdxl
 
 from debias_sd import TextEncoder, encoder_folder, load_debias_pipeline, with_text_encoder
-from debias_sd.pipelines.replaced import distance, sketch
+from debias_sd.pipelines.fit import distance, sketch
 
 TOLD = "was not trained from the base's own"
 

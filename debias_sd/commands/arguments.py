@@ -110,7 +110,7 @@ def resolve_sampling(arguments: argparse.Namespace) -> None:
 
 def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
     """Fill in the guidance that was not given, by the pipeline; ValueError for one that the pipeline does not use."""
-    from debias_sd.pipelines.guidance import check_guidance, default_guidance, reads_guidance
+    from debias_sd.pipelines.options import check_guidance, default_guidance, reads_guidance
 
     given = arguments.guidance_scale
     if given is not None and not reads_guidance(pipe):

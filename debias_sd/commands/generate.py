@@ -215,7 +215,7 @@ def _settings(
 ) -> dict[str, str]:
     """Return what the picture was drawn with, and nothing that the pipeline did not use."""
     from debias_sd import __version__
-    from debias_sd.pipelines.guidance import reads_guidance
+    from debias_sd.pipelines.options import reads_guidance
 
     settings = {
         "prompt": prompt,

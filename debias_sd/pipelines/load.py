@@ -18,11 +18,17 @@ from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_config, read_tokenizer
 from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
-from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_vocabulary, check_width
-from debias_sd.pipelines.options import check_own, hub_options
-from debias_sd.pipelines.replaced import sketch, warn_of_replaced
+from debias_sd.pipelines.fit import (
+    check_layers,
+    check_pair,
+    check_plain,
+    check_vocabulary,
+    check_width,
+    sketch,
+    warn_of_replaced,
+)
+from debias_sd.pipelines.options import check_own, check_xformers, hub_options, use_xformers
 from debias_sd.pipelines.slots import ORIGIN, Place, fill_given, fill_stretched, own_parts
-from debias_sd.pipelines.xformers_attention import check_xformers, use_xformers
 
 POSITIONS = 248
 STRETCHED = "stretched"

@@ -1,10 +1,15 @@
-"""The options of `load_debias_pipeline`: those of the loader, of diffusers, and of the pipeline itself.
+"""What a user sets on a pipeline: options of `load_debias_pipeline`, guidance and negative prompt of a call, xformers.
 
-diffusers passes over a name that it does not know with a line in its log; here it is an error, with the nearest name.
+diffusers passes over an option that it does not know with a line in its log; here it is an error, with the nearest
+name. It also passes over a negative prompt without a word where nothing is guided by it (0.42): FLUX reads one only
+under `true_cfg_scale` above 1, the other families only under `guidance_scale` above 1. FLUX's `guidance_scale` is a
+number that the distilled FLUX.1-dev reads (3.5), and FLUX.1-schnell does not.
 """
 
 import difflib
+import importlib.util
 import inspect
+from typing import Any  # of pipelines: type checkers see diffusers' own class as a placeholder
 
 import torch
 
@@ -61,3 +66,67 @@ def _unknown(name: str, close: list[str], kind: type | None = None) -> ValueErro
     where = "" if kind is None or close else f" or a component of {kind.__name__}"
     then = f"did you mean {close[0]}?" if close else "leave it out."
     return ValueError(f"{name} is not an option of load_debias_pipeline(){where}; {then}")
+
+
+def default_guidance(pipe: Any) -> float:
+    """Return the `guidance_scale` that a call of `pipe` has by default: 7.5 for Stable Diffusion 1.x, 3.5 for FLUX."""
+    return float(_takes(pipe)["guidance_scale"].default)
+
+
+def reads_guidance(pipe: Any) -> bool:
+    """Return whether `guidance_scale` changes the picture: not in FLUX.1-schnell, which was distilled without it."""
+    return "true_cfg_scale" not in _takes(pipe) or bool(pipe.components["transformer"].config.guidance_embeds)
+
+
+def check_guidance(pipe: Any, *, scale: float, true_scale: float | None = None, negative: str = "") -> None:
+    """Raise ValueError where `pipe` would not use the negative prompt, or `true_cfg_scale`, without a word."""
+    kind, takes = type(pipe).__name__, _takes(pipe)
+    if "true_cfg_scale" not in takes:
+        if true_scale is not None:
+            raise ValueError(f"true_cfg_scale is for FLUX and {kind} does not take it; leave it out.")
+        if negative and "negative_prompt" not in takes:
+            raise ValueError(f"{kind} does not take a negative prompt; leave it out.")
+        if negative and not (scale > 1 and _is_guided(pipe)):
+            why = f"at guidance_scale {scale:g}" if _is_guided(pipe) else "because its UNet was distilled"
+            raise ValueError(f"{kind} does not use a negative prompt {why}; leave it out{_above(pipe)}.")
+    elif negative and (true_scale is None or true_scale <= 1):
+        given = "without true_cfg_scale" if true_scale is None else f"at true_cfg_scale {true_scale:g}"
+        raise ValueError(
+            f"{kind} does not use a negative prompt {given}; give true_cfg_scale a number above 1, such as 4, which "
+            "takes twice the time, or leave the negative prompt out."
+        )
+    elif true_scale is not None and not negative:
+        raise ValueError("true_cfg_scale does nothing without a negative prompt; give both or leave it out.")
+
+
+def _takes(pipe: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(type(pipe).__call__).parameters)
+
+
+def _is_guided(pipe: Any) -> bool:
+    """Return whether a UNet is guided by a negative prompt: one with an input for the scale (LCM) is not."""
+    unet = pipe.components.get("unet")
+    return unet is None or getattr(unet.config, "time_cond_proj_dim", None) is None
+
+
+def _above(pipe: Any) -> str:
+    return ", or give guidance_scale a number above 1" if _is_guided(pipe) else ""
+
+
+def check_xformers() -> None:
+    """Raise ValueError when it is not installed, or there is no CUDA device: it has no kernels for anything else."""
+    if importlib.util.find_spec("xformers") is None:
+        raise ValueError("xformers is not installed; install it (pip install 'debias-sd[xformers]') or leave it out.")
+    if not torch.cuda.is_available():
+        raise ValueError("xformers needs a CUDA device and torch finds none here; leave xformers out.")
+
+
+def use_xformers(pipe: Any) -> None:
+    """Let `pipe` use it; ValueError when it is built for another torch, as each of its releases is for one."""
+    try:
+        pipe.enable_xformers_memory_efficient_attention()
+    except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"xformers is installed and cannot run here ({type(error).__name__}), its releases are each for one "
+            "version of torch; install the one for this torch, or leave xformers out (torch's own is as exact)."
+        ) from error

@@ -3,27 +3,41 @@
 The pipeline's denoiser was trained on one text encoder, so whatever fills the slot has its width, its pads (the
 denoiser attends to padded states), its vocabulary, and its kind of pooled vector. What is given is not changed: a model
 comes back as a structure of its own around the same weights, and only the position table is new.
+
+Stock pipelines ask two things of both that transformers' own classes lack, so each gets a subclass under the name of
+its class. Nothing is kept between calls, and a saved pipeline is a stock one.
+
+* `clip_skip` of Stable Diffusion 1.x and 2.x: diffusers (0.42) reads `text_encoder.text_model.final_layer_norm`. Since
+  transformers 5.6 a text model holds that layer directly, and a child of that name would rename its weights; so the
+  class gets a property. diffusers' LoRA loader alone must not see it: it takes a text encoder with a `text_model` for
+  one of the old layout, and finds no layer there.
+* Threads: a tokenizer sets length and padding on itself and then reads the text, so that of two pipelines' calls at
+  once one may read by the other's settings. Here one is read after the other.
 """
 
 import copy
+import sys
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer, PreTrainedTokenizerBase
 
 from debias_sd.encoder import TextEncoder, stretch_in_place, text_tower, uncompiled
 from debias_sd.pipelines.families import Slot, family_of_pipeline
 from debias_sd.pipelines.fit import check_layers, check_pair, check_plain, check_width, check_words, why_not_plain
-from debias_sd.pipelines.stand_ins import allow_clip_skip, allow_threads
 from debias_sd.positions import KEEP
 from debias_sd.tokens import copy_tokenizer, spell_out_special_tokens
 
 ORIGIN = "debias_sd_origin"  # a key of the text encoder's own config: it is saved with the pipeline
 Model = TypeVar("Model", CLIPTextModel, CLIPTextModelWithProjection)
 Filling = tuple[CLIPTextModel | CLIPTextModelWithProjection, PreTrainedTokenizerBase]
+_LOADERS = "diffusers.loaders."
+_READING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -160,7 +174,7 @@ def own_parts(slot: Slot, components: Mapping[str, object], *, shared: Collectio
 
 
 def _ready(model: Model, tokenizer: PreTrainedTokenizerBase) -> Filling:
-    """Return both, which no other pipeline has, as stock pipelines can use them: `stand_ins`."""
+    """Return both, which no other pipeline has, as stock pipelines can use them."""
     allow_clip_skip(model)
     allow_threads(tokenizer)
     return model, tokenizer
@@ -216,3 +230,49 @@ def _with_projection(model: CLIPTextModel, projection: Tensor) -> CLIPTextModelW
     whole.text_model = model
     whole.text_projection.weight = nn.Parameter(projection)
     return whole.eval()
+
+
+def _text_model(self: CLIPTextModel) -> SimpleNamespace:
+    """The parts that a text model of older transformers held there; AttributeError for diffusers' LoRA loader."""
+    if sys._getframe(1).f_globals.get("__name__", "").startswith(_LOADERS):
+        raise AttributeError("text_model")
+    names = ("embeddings", "encoder", "final_layer_norm", "config", "dtype", "device")
+    return SimpleNamespace(**{name: getattr(self, name) for name in names})
+
+
+def _encode_alone(self: CLIPTokenizer, *given: Any, **named: Any) -> Any:
+    with _READING:
+        return CLIPTokenizer._encode_plus(self, *given, **named)
+
+
+def _stand_in(kind: type, members: dict[str, object]) -> type:
+    """Return a subclass of `kind` under its name, for diffusers and transformers write class names into their files."""
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__")}
+    # Pickle looks a class up by its name, and would find `kind`.
+    copied = {"__reduce_ex__": lambda self, _: (_blank, (kind,), self.__getstate__())}
+    return type(kind.__name__, (kind,), names | copied | members)
+
+
+_STAND_INS = {
+    CLIPTextModel: _stand_in(CLIPTextModel, {"text_model": property(_text_model)}),
+    CLIPTokenizer: _stand_in(CLIPTokenizer, {"_encode_plus": _encode_alone}),
+}
+
+
+def _blank(kind: type) -> object:
+    return _STAND_INS[kind].__new__(_STAND_INS[kind])
+
+
+def allow_clip_skip(model: CLIPTextModel) -> None:
+    """Let diffusers' `clip_skip` find the last norm of `model`, which no other pipeline has, where it looks for it.
+
+    A class other than transformers' own stays as it is, and one that has a `text_model` needs nothing.
+    """
+    if type(model) is CLIPTextModel and not hasattr(model, "text_model"):
+        model.__class__ = _STAND_INS[CLIPTextModel]
+
+
+def allow_threads(tokenizer: CLIPTokenizer) -> None:
+    """Let several threads read by `tokenizer`, which no other pipeline has; other classes than CLIP's own stay."""
+    if type(tokenizer) is CLIPTokenizer:
+        tokenizer.__class__ = _STAND_INS[CLIPTokenizer]
