@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from app.settings import PROMPT_CHARACTERS, Settings
+from debias_sd.datasets.world import prompt_set
 from debias_sd.prompts.files import read_prompt_file
 from debias_sd.sentences import join_sentences, split_sentences
 from debias_sd.shapes.caption import long_caption
-from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.scene import random_scene
 
 _TITLE = 60  # characters

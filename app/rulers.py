@@ -19,7 +19,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
 from app.models import Models, Ruler
 from app.settings import PROMPT_CHARACTERS
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 from debias_sd.tokens import CONTEXTS, check_text
 
 _SHOWN = 6_000  # characters of a prompt that a ruler spells out; the rest is counted

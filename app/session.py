@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from app.live_run import Run
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 
 @dataclasses.dataclass

@@ -15,9 +15,9 @@ from app.live_run import Picture, Run, Track
 from app.previews import data_url, thumb
 from app.verdict_rows import mean_of, scores_html, verdicts_html
 from debias_sd.comparison import Sentence
-from debias_sd.counts import count_of
 from debias_sd.measure.judges.verdict import DRAWN
 from debias_sd.shapes.render import CELL, SIDE
+from debias_sd.text import count_of
 
 LETTERS = "ABCDEF"
 _WITH_WORDS = 3  # small pictures in a row that have room for a word below them

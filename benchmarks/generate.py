@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from debias_sd.datasets.world import prompt_set
 from debias_sd.report import installed_versions, write_atomically
-from debias_sd.shapes.heldout import prompt_set
 
 GOALS = {"picture_seconds": 3.0, "peak_mb": 1500.0, "compare_seconds": 10.0}
 STEPS, GUIDANCE = 25, 2.0

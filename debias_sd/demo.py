@@ -20,7 +20,7 @@ ENCODERS = ("base", "long-clip", "debias")
 
 def demo_prompt() -> str:
     """The first held-out long caption of PROMPT_SEED."""
-    from debias_sd.shapes.heldout import prompt_set
+    from debias_sd.datasets.world import prompt_set
 
     return prompt_set(PROMPT_SEED, count=1).captions[0].text
 

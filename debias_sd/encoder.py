@@ -25,7 +25,6 @@ from transformers import (
     SiglipTextModel,
 )
 
-from debias_sd.counts import count_of
 from debias_sd.encoder_folder import (
     check_kind,
     find_encoder_folder,
@@ -36,6 +35,7 @@ from debias_sd.encoder_folder import (
 )
 from debias_sd.encoder_weights import PREFIX, PROJECTION, read_projection, read_text_model
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
+from debias_sd.text import count_of
 from debias_sd.tokens import copy_tokenizer, spell_out_special_tokens, tokenize, unknown_words
 
 Model = TypeVar("Model")

@@ -17,7 +17,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextConfig, CLIPTokenizer, PreTrainedTokenizerBase
 
-from debias_sd.text_files import parse_json, read_text
+from debias_sd.text import parse_json, read_text
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED = ("base", "long-clip", "debias")

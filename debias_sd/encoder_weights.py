@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerBase
 
-from debias_sd.counts import count_of
 from debias_sd.encoder_folder import read_config
+from debias_sd.text import count_of
 from debias_sd.weight_files import only_variant, read_state, weights_of
 
 WHOLE = "model.safetensors"

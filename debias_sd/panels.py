@@ -7,8 +7,8 @@ import dataclasses
 from PIL import Image, ImageDraw
 
 from debias_sd.comparison import Comparison, Panel
-from debias_sd.counts import count_of
 from debias_sd.lettering import Lettering, note_missing
+from debias_sd.text import count_of
 
 ZOOM = 6
 MARGIN, TEXT_WIDTH, GAP, LINE = 28, 470, 22, 21

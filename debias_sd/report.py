@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from debias_sd.text_files import decode_text, parse_json
+from debias_sd.text import decode_text, parse_json
 
 RETRIEVAL, ATTENTION, FIDELITY, JUDGE = "retrieval", "attention", "fidelity", "judge"  # kinds, as the commands measure
 _FORMER_KINDS = {"retrieval-sets": RETRIEVAL, "reading": ATTENTION, "fidelity-judged": FIDELITY}

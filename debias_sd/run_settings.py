@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from debias_sd.text_files import read_text
+from debias_sd.text import read_text
 
 _BOUNDS = {"at_least": operator.ge, "at_most": operator.le, "above": operator.gt, "below": operator.lt}
 Config = TypeVar("Config")

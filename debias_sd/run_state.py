@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 COMPUTING = ("torch", "transformers", "accelerate", "diffusers", "tokenizers", "numpy", "pillow", "debias-sd")
 DISK = {

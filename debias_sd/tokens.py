@@ -23,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 CONTEXTS = (77, 248)
 _MANY = 1000  # entries that only a vocabulary has

@@ -3,7 +3,7 @@
 import pytest
 from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, running_app
 
-from debias_sd.shapes.heldout import prompt_set
+from debias_sd.datasets.world import prompt_set
 
 REASON = NO_APP or NO_BROWSER
 MARKS = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "never")]

@@ -23,7 +23,7 @@ from app_page import (
 from PIL import Image
 from test_app_server import ask
 
-from debias_sd.shapes.heldout import prompt_set
+from debias_sd.datasets.world import prompt_set
 
 pytestmark = MARKS
 NASTY = "<img src=x onerror=alert(1)> ${value} {{value}} &amp; <b>bold</b>."

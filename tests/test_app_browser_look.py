@@ -6,7 +6,7 @@ import re
 import pytest
 from app_page import MARKS, PROMPT, WAIT, browser, compare, page, set_up, type_prompt, url, wait_prompt, wait_status
 
-from debias_sd.shapes.heldout import prompt_set
+from debias_sd.datasets.world import prompt_set
 
 pytestmark = MARKS
 LONG = " ".join(PROMPT for _ in range(4))

@@ -8,7 +8,7 @@ from app_page import MARKS, PROMPT, WAIT, browser, compare, few_steps, url, wait
 from app_server import running_app
 from tiny import save_clip_model, tiny_encoder, tiny_sd_pipeline
 
-from debias_sd.shapes.heldout import prompt_set
+from debias_sd.datasets.world import prompt_set
 
 pytestmark = MARKS
 

@@ -21,7 +21,7 @@ from app.session import KEPT, Session
 from app.settings import Settings, names_only
 from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
 from debias_sd.comparison import sentences_of
-from debias_sd.shapes.heldout import prompt_set
+from debias_sd.datasets.world import prompt_set
 
 PROMPT = prompt_set(7, count=1).captions[0].text
 NASTY = 'A <img src=x onerror=alert(1)> "star". </script><script>alert(2)</script> ${value}. مرحبا.'

@@ -16,10 +16,10 @@ from app.rulers import rulers_html
 from app.stage import panel_html
 from app.waiting import QueueFullError
 from debias_sd.comparison import compare_encoders
+from debias_sd.datasets.world import prompt_set
 from debias_sd.drawing import variants_in
 from debias_sd.encoder import TextEncoder
 from debias_sd.measure.pictures.shares import score_of
-from debias_sd.shapes.heldout import prompt_set
 
 # Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,9 +21,9 @@ from PIL import Image
 from app import client
 from app.__main__ import main
 from debias_sd.comparison import compare_encoders
+from debias_sd.datasets.world import prompt_set
 from debias_sd.encoder import TextEncoder
 from debias_sd.pipelines.load import load_debias_pipeline
-from debias_sd.shapes.heldout import prompt_set
 
 pytestmark = pytest.mark.skipif(bool(NO_APP), reason=NO_APP or "never")
 PROMPT = prompt_set(7, count=1).captions[0].text

@@ -13,11 +13,11 @@ from tiny_world import save_tiny_clip, tiny_pipeline
 from debias_sd import demo
 from debias_sd.cli import main
 from debias_sd.comparison import Comparison, Panel, compare_encoders, judge_sentences, sentences_of, table_of
+from debias_sd.datasets.world import prompt_set
 from debias_sd.encoder import TextEncoder
 from debias_sd.measure.judges.checker import CheckerJudge
 from debias_sd.panels import MAX_ROWS, draw_panels
 from debias_sd.pipelines.load import load_debias_pipeline
-from debias_sd.shapes.heldout import prompt_set
 from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene
 from debias_sd.shapes.tokenizer import build_tokenizer

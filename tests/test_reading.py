@@ -15,13 +15,13 @@ from tiny_world import save_tiny_clip
 from transformers import CLIPModel, SiglipModel
 
 from debias_sd import cli
+from debias_sd.datasets.world import world_prompts
 from debias_sd.measure.features.embedding import Embedder, FeatureCache
 from debias_sd.measure.features.processes import Processes
 from debias_sd.measure.features.towers import ClipTowers, load_towers
 from debias_sd.measure.reading.attention import TokenAttention, _tokens_by_word, pooled_attention
 from debias_sd.measure.reading.by_place import _per_token, measure_reading
 from debias_sd.measure.reading.places import texts_of
-from debias_sd.measure.world import world_prompts
 from debias_sd.report import Report
 
 PLOTS = (

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from debias_sd.datasets.world import prompt_set
 from debias_sd.measure.bootstrap import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
 from debias_sd.measure.reading.places import (
     Place,
@@ -16,7 +17,6 @@ from debias_sd.measure.reading.places import (
 )
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import read_sentence
-from debias_sd.shapes.heldout import prompt_set
 
 CAPTIONS = [
     "A harbour at dawn.  A red boat lies there. Nobody answers.",

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from debias_sd.datasets.world import prompt_set
 from debias_sd.prompts.cuts import SENTENCE, cut_ranks
 from debias_sd.sentences import split_sentences
-from debias_sd.shapes.heldout import prompt_set
 
 # A "|" stands where a reader sees a sentence end; the white space there is not part of a sentence.
 LINES = {

@@ -66,10 +66,10 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
     from debias_sd.datasets.records import Faults
+    from debias_sd.datasets.world import world_records
     from debias_sd.measure.features.embedding import Embedder, FeatureCache
     from debias_sd.measure.features.processes import Processes
     from debias_sd.measure.features.towers import load_towers
-    from debias_sd.measure.world import world_records
 
     config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
     found = evaluate(prepare(config), read_heldout(config, clip_preprocessing(48)))

@@ -7,8 +7,8 @@ import pytest
 from run_script import run_script
 
 from benchmarks import shapes_step
+from debias_sd.datasets.world import PROBES, TWINS
 from debias_sd.encoder_folder import WEIGHTS
-from debias_sd.measure.world import PROBES, TWINS
 from debias_sd.report import Report
 from train_encoder.settings import parse_arguments
 

@@ -20,8 +20,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from debias_sd.counts import count_of
 from debias_sd.prompts.files import ListedPrompt
+from debias_sd.text import count_of
 
 LONGEST_NAME = 255  # bytes of a file's name on the disks that people have
 GRID = 4

@@ -33,8 +33,8 @@ from debias_sd.checkpoints.reading import Source, read_source
 from debias_sd.checkpoints.reference import count_blocks, image_features, text_states
 from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, Weights, resolve_weights
 from debias_sd.checkpoints.writing import Conversion, class_of, left_out_of, write_model, write_story
-from debias_sd.counts import count_of
 from debias_sd.encoder_folder import replace_folder, tokenizer_folder
+from debias_sd.text import count_of
 from debias_sd.tokens import spell_out_special_tokens
 
 VOCABULARY = 49408

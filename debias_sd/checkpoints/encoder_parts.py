@@ -20,7 +20,7 @@ from transformers import CLIPTextConfig, CLIPVisionConfig, PreTrainedTokenizerBa
 from debias_sd.checkpoints.keys import State, text_to_openai, vision_to_openai
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
-from debias_sd.text_files import parse_json, read_text
+from debias_sd.text import parse_json, read_text
 from debias_sd.weight_files import read_state, weights_of
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)

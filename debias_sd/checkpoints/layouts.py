@@ -16,7 +16,7 @@ from torch import Tensor
 
 from debias_sd.checkpoints.keys import State, shown, text_from_openai, text_to_openai
 from debias_sd.checkpoints.reading import ANCHOR, Source
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 TRAINED = "positional_embedding_res"  # Long-CLIP's second table
 BIAS = "logit_bias"  # of the sigmoid loss: added to the similarities of texts and images, in no tower

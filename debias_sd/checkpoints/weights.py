@@ -12,8 +12,8 @@ from torch import Tensor
 from debias_sd.checkpoints.keys import State, vision_to_openai
 from debias_sd.checkpoints.layouts import TRAINED, Tower
 from debias_sd.checkpoints.reference import count_blocks
-from debias_sd.counts import count_of
 from debias_sd.positions import KEEP, merge_position_tables, stretch_positions
+from debias_sd.text import count_of
 
 TABLES = ("trained", "published")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from debias_sd.commands.terminal import warn
 from debias_sd.drawing import OWN_READINGS
-from debias_sd.text_files import decode_text, read_text
+from debias_sd.text import decode_text, read_text
 
 if TYPE_CHECKING:
     from debias_sd.encoder import TextEncoder

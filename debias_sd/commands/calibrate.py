@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 if TYPE_CHECKING:
     import torch

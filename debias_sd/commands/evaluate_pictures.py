@@ -15,8 +15,8 @@ from debias_sd.commands.arguments import hash_named, load_named, resolve_guidanc
 from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
-from debias_sd.counts import count_of
 from debias_sd.drawing import FEEDS, USUAL
+from debias_sd.text import count_of
 
 if TYPE_CHECKING:
     import torch
@@ -112,16 +112,15 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
 
 
 def _are_worlds(arguments: argparse.Namespace) -> bool:
-    from debias_sd.measure.world import NAME
+    from debias_sd.datasets.world import NAME
 
     return arguments.prompts in (None, NAME)
 
 
 def _checker_errors(base: DiffusionPipeline, arguments: argparse.Namespace) -> dict[str, Any]:
     """How often the checker errs on the prompts' own scenes: the ceiling of its scores."""
-    from debias_sd.measure.judges.checker_error import measure_checker
-    from debias_sd.measure.world import PROMPTS
-    from debias_sd.shapes.heldout import prompt_set
+    from debias_sd.datasets.world import PROMPTS, prompt_set
+    from debias_sd.measure.judges.checker import measure_checker
 
     scenes = prompt_set(arguments.seed, count=arguments.count or PROMPTS).scenes
     return measure_checker(scenes, base.vae, seed=arguments.seed)
@@ -156,7 +155,7 @@ def _warn_of_marks(judge: Judge) -> None:
 
 def _prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """The prompts of a file or of the embedded world, and what the report says of them."""
-    from debias_sd.measure.world import NAME, PROMPTS, world_prompts
+    from debias_sd.datasets.world import NAME, PROMPTS, world_prompts
     from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import hash_texts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from debias_sd.commands import evaluate_sets
 from debias_sd.commands.terminal import say, warn
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,14 +66,14 @@ def _add(results: dict, extra: dict, read: Any, label: str, running: evaluate_se
 
 def _data_of(arguments: argparse.Namespace) -> list[str]:
     """The sets that are named; the embedded world's captions where nothing is."""
-    from debias_sd.measure.world import NAME
+    from debias_sd.datasets.world import NAME
 
     return arguments.data or ([] if arguments.captions else [NAME])
 
 
 def _captions_of(arguments: argparse.Namespace, count: int) -> dict[str, list[str]]:
     """The first `count` captions of every set, by its name."""
-    from debias_sd.measure.world import NAME, world_prompts
+    from debias_sd.datasets.world import NAME, world_prompts
     from debias_sd.prompts.files import read_prompt_file
 
     sets: dict[str, list[str]] = {}

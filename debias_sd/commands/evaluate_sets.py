@@ -79,7 +79,7 @@ def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> 
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
-    from debias_sd.measure.world import NAME, PROBES
+    from debias_sd.datasets.world import NAME, PROBES
 
     plan = plan_of(arguments, None if arguments.probes else PROBES)
     asked = arguments.data or [NAME]
@@ -106,8 +106,8 @@ def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]]
 
 def open_set(name: str, arguments: argparse.Namespace) -> Records:
     from debias_sd.datasets.names import open_records
+    from debias_sd.datasets.world import COUNT, PROBES, world_records
     from debias_sd.measure.retrieval.pool import first_records
-    from debias_sd.measure.world import COUNT, PROBES, world_records
 
     if name in PROBES:
         return world_records(name, seed=arguments.seed, count=arguments.count or COUNT)

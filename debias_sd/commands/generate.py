@@ -22,9 +22,9 @@ from debias_sd.commands.arguments import (
     warn_unknown_words,
 )
 from debias_sd.commands.terminal import quiet_loading, say
-from debias_sd.counts import count_of
 from debias_sd.drawing import FEEDS, OWN_READINGS, Variant, draw
 from debias_sd.prompts.cuts import BY_SENTENCE
+from debias_sd.text import count_of
 
 if TYPE_CHECKING:
     import torch

@@ -26,8 +26,8 @@ from debias_sd.commands.arguments import (
     warn_unknown_words,
 )
 from debias_sd.commands.terminal import quiet_loading, say, say_json, shows_unicode, warn
-from debias_sd.counts import count_of
 from debias_sd.drawing import OWN_READINGS
+from debias_sd.text import count_of
 
 if TYPE_CHECKING:
     from debias_sd.prompts.token_report import Reading, TokenReport

@@ -34,7 +34,7 @@ from debias_sd.datasets.listing import (
     load_json,
 )
 from debias_sd.datasets.records import ListedRecords, Pool, Record
-from debias_sd.text_files import NotText, parse_json, read_lines, read_text
+from debias_sd.text import NotText, parse_json, read_lines, read_text
 
 POOLS = {
     "urban1k": Pool(1000, 1000),

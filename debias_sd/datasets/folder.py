@@ -11,7 +11,7 @@ from debias_sd.datasets.listing import NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut
 from debias_sd.datasets.pictures import SUFFIXES
 from debias_sd.datasets.records import Record, describe_counts
 from debias_sd.datasets.row_files import read_jsonl, read_table
-from debias_sd.text_files import NotText, read_text
+from debias_sd.text import NotText, read_text
 
 UNREADABLE = "unreadable text file"
 

@@ -24,8 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from debias_sd.counts import count_of
-from debias_sd.text_files import decode_text, encoding_of_file, parse_json
+from debias_sd.text import count_of, decode_text, encoding_of_file, parse_json
 
 
 class FileSlices:

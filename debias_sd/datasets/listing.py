@@ -15,7 +15,7 @@ import numpy as np
 from debias_sd.datasets.columns import Columns, NoText, check_text
 from debias_sd.datasets.large_files import FileSlices
 from debias_sd.datasets.records import ListedRecords, Picture, Pool, Record
-from debias_sd.text_files import parse_json, read_text
+from debias_sd.text import parse_json, read_text
 
 NO_CAPTION = "no caption"
 NO_PICTURE = "missing picture"

@@ -19,7 +19,7 @@ from debias_sd.datasets.row_files import find_form, read_json, read_jsonl, read_
 from debias_sd.datasets.saved_datasets import read_saved
 from debias_sd.datasets.shards import read_shards
 from debias_sd.datasets.sharegpt4v import PARTS, read_sharegpt4v
-from debias_sd.text_files import read_lines
+from debias_sd.text import read_lines
 
 OWN_KINDS = ("sharegpt4v", "llava", "tsv", "csv", "jsonl", "json", "folder", "shards", "datasets")
 EVALUATION_KINDS = (

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from debias_sd.counts import count_of
 from debias_sd.datasets.records import Encoded, Picture, Piece
+from debias_sd.text import count_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
 LARGEST_PIXELS = 89_478_485  # Pillow's own bound for what it calls a decompression bomb: 256 MiB as RGB

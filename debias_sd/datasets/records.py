@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from debias_sd.counts import count_of
-from debias_sd.text_files import mend_text
+from debias_sd.text import count_of, mend_text
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from debias_sd.counts import count_of
 from debias_sd.datasets.columns import IMAGE_NAMES, SAMPLE, choose_columns, list_names
 from debias_sd.datasets.large_files import parse_element, scan_json
 from debias_sd.datasets.listing import BROKEN, NOT_UTF8, Row, RowRecords, check_file, list_rows
 from debias_sd.datasets.pictures import SUFFIXES
-from debias_sd.text_files import NotText, encoding_of_file, parse_json, read_lines
+from debias_sd.text import NotText, count_of, encoding_of_file, parse_json, read_lines
 
 
 def read_jsonl(

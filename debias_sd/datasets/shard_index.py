@@ -14,7 +14,7 @@ import numpy as np
 from debias_sd.datasets.columns import SAMPLE, Columns, NoText, choose_columns, fold, list_names
 from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, NOT_UTF8, LeftOut
 from debias_sd.datasets.pictures import LARGEST_BYTES, SUFFIXES
-from debias_sd.text_files import NotText, decode_text, parse_json
+from debias_sd.text import NotText, decode_text, parse_json
 
 NAME = 40  # bytes of a sample's name that the index keeps, the last ones
 INDEX = np.dtype(

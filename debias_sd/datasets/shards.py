@@ -22,7 +22,7 @@ from debias_sd.datasets.large_files import FileSlices, keep_index, pack_array, u
 from debias_sd.datasets.listing import places_of
 from debias_sd.datasets.records import Piece, Pool, Record
 from debias_sd.datasets.shard_index import build_index
-from debias_sd.text_files import decode_text, parse_json
+from debias_sd.text import decode_text, parse_json
 
 _VERSION = 2
 _OPEN = 64  # archives that are kept open

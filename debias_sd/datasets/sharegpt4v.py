@@ -21,7 +21,7 @@ from debias_sd.datasets.large_files import FileSlices, keep_index, pack_array, s
 from debias_sd.datasets.listing import BROKEN, NO_CAPTION, NO_PICTURE, NOT_UTF8, check_file, group_rows, places_of
 from debias_sd.datasets.records import Pool, Record
 from debias_sd.datasets.row_files import TURNS, check_form
-from debias_sd.text_files import encoding_of_file, parse_json
+from debias_sd.text import encoding_of_file, parse_json
 
 HELD_OUT = 1000
 _VERSION = 2

@@ -3,8 +3,8 @@
 Fit is pair, vocabulary, width, layers, plain weights; each check raises ValueError with one sentence that names both
 sides. Distance matters because what a fine-tuned base learnt must not be thrown away unseen. It is relative, |given -
 own| / |own|, over the matrices of the layers that both have and over the token embedding, whichever is larger; position
-tables differ by design. 16 rows of each matrix stand for it: within a few hundredths of the distance itself, of 15 MB in
-place of 500, and the base's own encoder need not stay in memory.
+tables differ by design. 16 rows of each matrix stand for it: within a few hundredths of the distance itself, of 15 MB
+in place of 500, and the base's own encoder need not stay in memory.
 """
 
 import json
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.counts import count_of
 from debias_sd.encoder import TextEncoder, text_tower
 from debias_sd.encoder_weights import FLOATS
 from debias_sd.pipelines.families import Slot
+from debias_sd.text import count_of
 
 # Adam moves a weight by at most about the learning rate a step. Long-CLIP's training, 1e-6 over some 3,000 steps of a
 # cosine, moves it by 0.0015 at most: 0.07 of CLIP-L's weights, whose size is about 0.02. The embedded encoders are 0.07

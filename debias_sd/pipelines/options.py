@@ -49,7 +49,7 @@ def check_known(options: dict[str, object], known: tuple[str, ...], *, kind: typ
     Of a custom pipeline (None) the parts are not known before its code has run: then only names that are nearly one of
     diffusers' are told.
     """
-    parts = () if kind is None else tuple(inspect.signature(kind.__init__).parameters)[1:]
+    parts = () if kind is None else tuple(inspect.signature(kind).parameters)
     for name in options:
         if name not in (*known, *parts):
             close = difflib.get_close_matches(name, (*OWN, *known, *parts), n=1, cutoff=0.8 if kind is None else 0.6)

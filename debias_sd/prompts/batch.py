@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.counts import count_of
 from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, LONGALIGN
 from debias_sd.prompts.states import Row
 from debias_sd.prompts.windows import Convert, TokenizedPrompt, Window
+from debias_sd.text import count_of
 from debias_sd.tokens import check_text
 
 SHORT = 77

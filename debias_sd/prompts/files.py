@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from debias_sd.text_files import parse_json, read_text
+from debias_sd.text import parse_json, read_text
 
 KEYS = ("prompt", "caption", "text")
 _NUMBERS = re.compile(r"(\d+)")

@@ -5,7 +5,7 @@ No torch: a scene takes about 30 microseconds, so that training data is made as 
 To say from pixels alone what is in a cell, and whether the thing that a sentence names was drawn, each cell is compared
 with every tile that the world can draw (6 colours x 6 shapes x 2 sizes x 4 backgrounds, and the four empty ones) and
 read as the nearest by mean squared difference. A picture that a model made is judged by the same rule as a rendered
-one; the checker never sees the prompt when it reads. Its error rate is measured by `measure.judges.checker_error`.
+one; the checker never sees the prompt when it reads. Its error rate is measured by `measure.judges.checker`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from debias_sd.counts import count_of
+from debias_sd.text import count_of
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (220, 40, 40),

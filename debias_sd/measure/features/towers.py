@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoTokenizer, CLIPModel, PreTrainedTokenizerBase, SiglipModel
 
-from debias_sd.counts import count_of
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
 from debias_sd.measure.features.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
+from debias_sd.text import count_of
 from debias_sd.tokens import pad_rows, siglip_rows
 
 MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import random
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from debias_sd.counts import count_of
 from debias_sd.datasets.columns import IMAGE_NAMES, fold
 from debias_sd.datasets.listing import check_file
 from debias_sd.datasets.pictures import PictureFault, read_content, read_rgb
-from debias_sd.datasets.records import Encoded, Picture, describe_counts
+from debias_sd.datasets.records import Picture, describe_counts
 from debias_sd.datasets.row_files import parse_object
-from debias_sd.measure.judges.checker_error import near_miss
+from debias_sd.datasets.world import picture_of
+from debias_sd.measure.judges.checker import near_miss
 from debias_sd.shapes.caption import detail_sentence
-from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import random_scene
-from debias_sd.text_files import read_text
+from debias_sd.text import count_of, read_text
 
 TRUE, FALSE = "true", "false"
 NEAR_MISS = "near miss"  # a thing of the picture with one property changed
@@ -89,9 +85,7 @@ def world_pictures(*, seed: int, count: int) -> Known:
             claims.append(Claim(detail_sentence(near_miss(thing, rng), scene, rng), NEAR_MISS))
         others = [thing for thing in scenes[index + 1].things if thing not in scene.things]
         claims += [Claim(detail_sentence(thing, scene, rng), ELSEWHERE) for thing in rng.sample(others, THINGS)]
-        content = io.BytesIO()
-        Image.fromarray(render(scene)).save(content, "PNG")
-        pictures.append(KnownPicture(Encoded(content.getvalue(), f"scene-{index}"), tuple(claims)))
+        pictures.append(KnownPicture(picture_of(scene, f"scene-{index}"), tuple(claims)))
     return Known("world", tuple(pictures))
 
 

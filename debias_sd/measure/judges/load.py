@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.counts import count_of
 from debias_sd.measure.judges.verdict import Judge, Thresholds
+from debias_sd.text import count_of
 
 if TYPE_CHECKING:
     import torch

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from debias_sd.counts import count_of
 from debias_sd.encoder_folder import read_known_words
 from debias_sd.measure.bootstrap import difference_of, draws_of, mean_in_bins, spread_of
 from debias_sd.measure.features.embedding import Embedder, Progress
@@ -44,6 +43,7 @@ from debias_sd.measure.reading.places import (
     word_bin,
 )
 from debias_sd.report import hash_texts
+from debias_sd.text import count_of
 
 COUNT = 200
 PARTS = ("summary", "first_half", "second_half")

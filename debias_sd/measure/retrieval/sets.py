@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from debias_sd.counts import count_of
 from debias_sd.datasets.records import Faults, Records
 from debias_sd.measure.features.embedding import Embedder, Progress
 from debias_sd.measure.features.towers import describe_towers
@@ -31,6 +30,7 @@ from debias_sd.measure.retrieval.ranks import (
     scores_of,
 )
 from debias_sd.probes import pads_of, probe_of, useful_probes
+from debias_sd.text import count_of
 
 WAYS = ("t2i", "i2t")
 LONGEST = 1500  # characters of a caption that is kept as an example

@@ -1,4 +1,4 @@
-"""Text as it lies on disk: UTF-8 with or without a byte-order mark, or UTF-16 or UTF-32 with one.
+"""Text as files hold it (UTF-8 with or without a byte-order mark, UTF-16 or UTF-32 with one), and as messages count it.
 
 Everything that reads text or JSON of a user reads it here. What is not text in its own encoding, or holds a NUL byte
 (UTF-16 without a mark, or no text at all), is never guessed at: `NotText` names the file and the byte.
@@ -125,3 +125,12 @@ def mend_text(text: str) -> str:
     'a ? star'
     """
     return text if text.isascii() else _SURROGATE.sub("?", text)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return `number` with `noun`, in the plural unless it is one; for nouns whose plural ends in "s".
+
+    >>> count_of(1, "prompt"), count_of(0, "prompt"), count_of(3000, "late detail")
+    ('1 prompt', '0 prompts', '3,000 late details')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,23 +1,36 @@
-"""Held-out sets of the embedded world: scenes and captions that no training run has drawn.
+"""The embedded world as data: held-out sets of scenes with captions, which no training run has drawn.
+
+`world-twins` are near-twins in families of four, which differ in one detail; its sentence is in each caption's second
+half. `world-summary`, `world-arbitrary` and `world-details-1` to `world-details-4` are other scenes with short
+captions, about the summary's content, arbitrary content and 1 to 4 details; `world` is all of them. Prompts to draw and
+captions to read are long captions of independent scenes.
 
 Training draws from other seed strings; each item here is a function of (`eval`, evaluation seed, set, index) alone, so
 that every encoder is measured on the same items and another evaluation seed gives fresh ones.
-
-* twins: 250 families of 4 near-twins, which differ in one detail; its sentence is in each caption's second half.
-* short: independent scenes with short captions, about the summary's content and about arbitrary content.
-* prompts: long captions of independent scenes, to generate pictures from.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import random
+from collections.abc import Iterable, Sequence
 
+from PIL import Image
+
+from debias_sd.datasets.records import Encoded, ListedRecords, Record
+from debias_sd.probes import GROUPS
 from debias_sd.shapes.caption import Caption, detail_sentence, long_caption, short_caption
+from debias_sd.shapes.render import render
 from debias_sd.shapes.scene import Scene, random_scene, twins
 
 FAMILY = 4
 DETAIL_COUNTS = (1, 2, 3, 4)
+NAME = "world"
+COUNT = 1000  # pictures of a set
+PROMPTS = 200  # captions that are read, prompts that are drawn
+TWINS = f"{NAME}-twins"
+PADDED = (f"{NAME}-summary", f"{NAME}-arbitrary")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,3 +108,40 @@ def prompt_set(seed: int, *, count: int) -> PromptSet:
         scenes.append(random_scene(rng))
         captions.append(long_caption(scenes[-1], rng))
     return PromptSet(tuple(scenes), tuple(captions))
+
+
+_SHORT = {f"{NAME}-{kind.replace('_', '-')}": kind for kind in short_kinds()}
+
+
+# What each set is measured under where no probe is named.
+PROBES = {TWINS: GROUPS["debias"]} | {
+    name: ("keep", *GROUPS["pads"]) if name in PADDED else ("keep",) for name in _SHORT
+}
+
+
+def world_records(name: str = TWINS, *, seed: int, count: int = COUNT) -> ListedRecords:
+    """One of the world's sets, its pictures as PNG; near-twins are whole families, at least one."""
+    if name == TWINS:
+        twins = twin_set(seed, families=max(1, count // FAMILY))
+        texts: Iterable[str] = (caption.text for caption in twins.captions)
+        return ListedRecords(name, _records(twins.scenes, texts), family=FAMILY)
+    short = short_set(seed, count=count)
+    return ListedRecords(name, _records(short.scenes, short.texts[_SHORT[name]]))
+
+
+def world_prompts(*, seed: int, count: int = PROMPTS) -> list[str]:
+    """Long captions of independent scenes."""
+    return [caption.text for caption in prompt_set(seed, count=count).captions]
+
+
+def picture_of(scene: Scene, name: str) -> Encoded:
+    """A scene as the bytes of a PNG."""
+    content = io.BytesIO()
+    Image.fromarray(render(scene)).save(content, "PNG")
+    return Encoded(content.getvalue(), name)
+
+
+def _records(scenes: Sequence[Scene], texts: Iterable[str]) -> tuple[Record, ...]:
+    names = (f"scene-{number}" for number in range(len(scenes)))
+    described = zip(names, scenes, texts, strict=True)
+    return tuple(Record(name, picture_of(scene, name), (text,)) for name, scene, text in described)
