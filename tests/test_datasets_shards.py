@@ -62,7 +62,7 @@ def test_samples_are_pictures_with_text_or_json(shards):
 def test_the_index_is_mapped_and_follows_its_shards(shards, monkeypatch):
     records = read_shards(shards)
     assert isinstance(records._index, np.memmap)
-    monkeypatch.setattr("debias_sd.datasets.shard_index._samples", lambda path: pytest.fail("scanned again"))
+    monkeypatch.setattr("debias_sd.datasets.shards._samples", lambda path: pytest.fail("scanned again"))
     assert read_shards(shards)[3] == records[3]
     monkeypatch.undo()
     copy = pickle.loads(pickle.dumps(records))

@@ -8,12 +8,11 @@ import sys
 import pytest
 from PIL import Image
 
-from debias_sd.datasets.folder import read_folder
+from debias_sd.datasets.folder import read_folder, read_saved
 from debias_sd.datasets.names import KINDS, open_records, split_name
 from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.records import Records, describe_counts
 from debias_sd.datasets.row_files import read_jsonl, read_table
-from debias_sd.datasets.saved_datasets import read_saved
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from debias_sd.datasets.columns import list_names
 from debias_sd.datasets.evaluation_sets import read_evaluation_set
-from debias_sd.datasets.folder import read_folder
+from debias_sd.datasets.folder import read_folder, read_saved
 from debias_sd.datasets.records import Records, describe_counts
 from debias_sd.datasets.row_files import find_form, read_json, read_jsonl, read_table
-from debias_sd.datasets.saved_datasets import read_saved
 from debias_sd.datasets.shards import read_shards
 from debias_sd.datasets.sharegpt4v import PARTS, read_sharegpt4v
 from debias_sd.text import read_lines
