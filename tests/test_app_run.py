@@ -19,7 +19,7 @@ from debias_sd.comparison import compare_encoders
 from debias_sd.datasets.world import prompt_set
 from debias_sd.drawing import variants_in
 from debias_sd.encoder import TextEncoder
-from debias_sd.measure.pictures.shares import score_of
+from debias_sd.measure.shares import score_of
 
 # Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -18,7 +18,7 @@ from debias_sd.comparison import sentences_for, sentences_of
 from debias_sd.datasets.world import prompt_set
 from debias_sd.measure.judges.checker import NO_THING
 from debias_sd.measure.judges.verdict import Verdict
-from debias_sd.measure.pictures.shares import Score
+from debias_sd.measure.shares import Score
 from debias_sd.shapes.render import cell_box
 from debias_sd.shapes.tokenizer import build_tokenizer
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -20,11 +21,10 @@ from tiny_world import save_tiny_clip, tiny_pipeline
 from debias_sd import cli
 from debias_sd.datasets.names import EVALUATION_KINDS
 from debias_sd.datasets.records import Faults, ListedRecords, Record
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
 from debias_sd.measure.reports.tables import published_tables
-from debias_sd.measure.retrieval.clip_benchmark import load_folder
+from debias_sd.measure.towers import load_towers
 from debias_sd.probes import GROUPS
 from debias_sd.report import Report
 
@@ -110,6 +110,7 @@ def test_the_document_names_every_set_group_and_published_model():
 
 def test_our_folders_as_clip_benchmark_loads_models(tmp_path):
     save_clip_model(tmp_path / "clip", length=248)
+    load_folder = runpy.run_path(str(ROOT / "scripts" / "run_clip_benchmark.py"))["load_folder"]
     model, transform, tokenizer = load_folder(str(tmp_path / "clip"), pretrained="", cache_dir=None, device="cpu")
     embedder = Embedder(load_towers(tmp_path / "clip"), FeatureCache(None, ""), Processes())
     texts = ["a cat", LONG_PROMPT, LONG_PROMPT * 3]

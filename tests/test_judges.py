@@ -15,12 +15,12 @@ from tiny_siglip import make_siglip
 from tiny_world import save_tiny_clip
 
 from debias_sd.datasets.world import prompt_set
+from debias_sd.measure import changes as details_module
+from debias_sd.measure.changes import changes_of
 from debias_sd.measure.judges import Thresholds, Verdict, load_judge
 from debias_sd.measure.judges import clip as clip_module
-from debias_sd.measure.judges import details as details_module
 from debias_sd.measure.judges.answers import question_of
 from debias_sd.measure.judges.clip import BEHIND_WINDOW, NO_DETAIL, UNKNOWN_WORDS
-from debias_sd.measure.judges.details import changes_of
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.render import render
 

@@ -16,12 +16,12 @@ from transformers import CLIPModel, SiglipModel
 
 from debias_sd import cli
 from debias_sd.datasets.world import world_prompts
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import ClipTowers, load_towers
-from debias_sd.measure.reading.attention import TokenAttention, _tokens_by_word, pooled_attention
-from debias_sd.measure.reading.by_place import _per_token, measure_reading
-from debias_sd.measure.reading.places import texts_of
+from debias_sd.measure.attention import TokenAttention, _tokens_by_word, pooled_attention
+from debias_sd.measure.changes import texts_of
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.reading import _per_token, measure_reading
+from debias_sd.measure.towers import ClipTowers, load_towers
 from debias_sd.report import Report
 
 PLOTS = (

@@ -4,17 +4,8 @@ import numpy as np
 
 from debias_sd.datasets.world import prompt_set
 from debias_sd.measure.bootstrap import difference_of, drawn_means, draws_of, mean_in_bins, spread_of
-from debias_sd.measure.reading.places import (
-    Place,
-    Text,
-    bins_of,
-    drops_of,
-    names_of,
-    swaps_of,
-    texts_of,
-    things_of,
-    word_bin,
-)
+from debias_sd.measure.changes import Text, drops_of, swaps_of, texts_of, things_of
+from debias_sd.measure.places import Place, bins_of, names_of, word_bin
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import read_sentence
 

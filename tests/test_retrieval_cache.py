@@ -10,10 +10,10 @@ from tiny_sets import caption, make_folder
 
 from debias_sd import cli
 from debias_sd.datasets.names import open_records
-from debias_sd.measure.features.embedding import Embedder, FeatureCache, cache_folder, key_of, length_batches
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import content_hash, load_towers
-from debias_sd.measure.retrieval.sets import Plan, measure_sets
+from debias_sd.measure.embedding import Embedder, FeatureCache, cache_folder, key_of, length_batches
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.retrieval import Plan, measure_sets
+from debias_sd.measure.towers import content_hash, load_towers
 
 
 @pytest.fixture(scope="module")

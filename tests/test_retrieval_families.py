@@ -12,11 +12,11 @@ from transformers import SiglipModel
 from debias_sd.checkpoints.convert import convert_checkpoint
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_rgb, square
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import load_towers
-from debias_sd.measure.retrieval.ranks import retrieval_ranks
-from debias_sd.measure.retrieval.sets import Plan, measure_sets
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.ranks import retrieval_ranks
+from debias_sd.measure.retrieval import Plan, measure_sets
+from debias_sd.measure.towers import load_towers
 
 MEAN, STD = torch.tensor([0.48145466, 0.4578275, 0.40821073]), torch.tensor([0.26862954, 0.26130258, 0.27577711])
 

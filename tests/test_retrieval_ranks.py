@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from debias_sd.measure.retrieval.ranks import (
-    BLOCK,
-    SCORES,
-    draw_scores,
-    family_share,
-    intervals_of,
-    retrieval_ranks,
-    scores_of,
-)
+from debias_sd.measure.ranks import BLOCK, SCORES, draw_scores, family_share, intervals_of, retrieval_ranks, scores_of
 
 # Of torchmetrics 1.9.0 (torch 2.14.1, NumPy 2.4.6, float32) on `pools(7)`, for where it is not installed. Its recall
 # counts every right candidate; of pictures with several captions the protocol asks for the best: its hit rate.
@@ -136,7 +128,7 @@ def test_recalls_are_those_of_torchmetrics(seed):
 @pytest.mark.parametrize("block", [1, 60, 1 << 18])
 @pytest.mark.parametrize("pictures", [1, 4, 7])
 def test_scores_of_a_draw_are_those_of_its_pictures_written_out(pictures, block, monkeypatch):
-    monkeypatch.setattr("debias_sd.measure.retrieval.ranks.DRAWN", block)
+    monkeypatch.setattr("debias_sd.measure.ranks.DRAWN", block)
     rng = np.random.default_rng(pictures)
     owners = np.concatenate([np.arange(pictures), rng.integers(0, pictures, 3 * pictures)])  # one caption and more
     ranks = rng.integers(1, 30, len(owners))

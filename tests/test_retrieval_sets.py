@@ -14,10 +14,10 @@ from transformers import CLIPModel
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import read_rgb, square
 from debias_sd.datasets.records import Encoded, Faults, ListedRecords, Record
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import ClipTowers, load_towers
-from debias_sd.measure.retrieval.sets import Measured, Plan, measure_sets
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.retrieval import Measured, Plan, measure_sets
+from debias_sd.measure.towers import ClipTowers, load_towers
 from debias_sd.tokens import tokenize
 
 PICTURE = b"P6 1 1 255 \x09\x08\x07"  # a picture of one pixel, as PPM

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, SiglipConfig, SiglipModel
 
 from debias_sd.datasets.names import open_records
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import load_towers
-from debias_sd.measure.retrieval.sets import Plan, measure_sets
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.retrieval import Plan, measure_sets
+from debias_sd.measure.towers import load_towers
 
 WORDS = ["<pad>", "</s>", "<unk>", "a", "red", "cat", "dog", "sits", "on", "the", "boat"]
 

@@ -10,7 +10,7 @@ from debias_sd.commands.arguments import read_prompt
 from debias_sd.datasets.listing import load_json
 from debias_sd.datasets.names import open_records
 from debias_sd.measure.judges.known import read_known
-from debias_sd.measure.retrieval.pool import make_pool
+from debias_sd.measure.retrieval import make_pool
 from debias_sd.prompts.files import read_prompt_file
 from debias_sd.text import NotText, decode_text, read_lines, read_text
 from tests.test_datasets_shards import picture, write_shard

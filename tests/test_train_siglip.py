@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoTokenizer, SiglipModel
 
 from debias_sd.cli import main as debias_sd
-from debias_sd.measure.features.towers import load_towers
+from debias_sd.measure.towers import load_towers
 from tests.gradient_step import first_step, largest_difference
 from tests.tiny import edit_json
 from tests.tiny_sets import check_ranks

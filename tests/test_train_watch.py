@@ -10,7 +10,7 @@ import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from debias_sd.measure.features.preprocessing import clip_preprocessing
+from debias_sd.measure.preprocessing import clip_preprocessing
 from tests.tiny_sets import check_ranks
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny
@@ -67,9 +67,9 @@ def test_retrieval_is_measured_at_the_start_and_on_the_way(base, tmp_path, few, 
 def test_evaluation_equals_the_librarys_own(base, tmp_path, few):
     from debias_sd.datasets.records import Faults
     from debias_sd.datasets.world import world_records
-    from debias_sd.measure.features.embedding import Embedder, FeatureCache
-    from debias_sd.measure.features.processes import Processes
-    from debias_sd.measure.features.towers import load_towers
+    from debias_sd.measure.embedding import Embedder, FeatureCache
+    from debias_sd.measure.processes import Processes
+    from debias_sd.measure.towers import load_towers
 
     config = tiny_config(tmp_path, recipe="short-only", pretrained_model_name_or_path=str(base))
     found = evaluate(prepare(config), read_heldout(config, clip_preprocessing(48)))

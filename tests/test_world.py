@@ -11,10 +11,10 @@ from tiny_world import save_tiny_clip
 from debias_sd import cli
 from debias_sd.datasets.world import FAMILY, TWINS, short_kinds, short_set, twin_set, world_prompts, world_records
 from debias_sd.datasets.world import PROBES as WORLD_PROBES
-from debias_sd.measure.features.embedding import Embedder, FeatureCache
-from debias_sd.measure.features.processes import Processes
-from debias_sd.measure.features.towers import load_towers
-from debias_sd.measure.retrieval.sets import Plan, measure_sets
+from debias_sd.measure.embedding import Embedder, FeatureCache
+from debias_sd.measure.processes import Processes
+from debias_sd.measure.retrieval import Plan, measure_sets
+from debias_sd.measure.towers import load_towers
 from debias_sd.report import Report
 from debias_sd.sentences import PROBES, split_sentences
 from debias_sd.shapes.caption import read_sentence

@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from debias_sd.drawing import Variant, draw
 from debias_sd.encoder import TextEncoder
-from debias_sd.measure.retrieval.ranks import retrieval_ranks, scores_of
+from debias_sd.measure.ranks import retrieval_ranks, scores_of
 from train_encoder.engine import autocast
 from train_encoder.heldout import PROBED, HeldOut
 from train_encoder.log import TrainLog, open_trackers

@@ -138,7 +138,7 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
 def _load(arguments: argparse.Namespace) -> tuple[Variant, dict[str, Any]]:
     """The variant, and all that decides its pixels."""
     from debias_sd.drawing import variants_of
-    from debias_sd.measure.pictures.store import common_settings, hash_pipeline
+    from debias_sd.measure.album import common_settings, hash_pipeline
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()

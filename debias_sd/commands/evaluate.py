@@ -11,8 +11,9 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from debias_sd.commands import evaluate_paper, evaluate_pictures, evaluate_reading, evaluate_sets
+from debias_sd.commands import evaluate_pictures, evaluate_reading, evaluate_sets
 from debias_sd.commands.arguments import (
     SOURCE,
     STRETCHED,
@@ -21,10 +22,13 @@ from debias_sd.commands.arguments import (
     read_names,
     resolve_sampling,
 )
+from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.drawing import OWN_READINGS
 
 Measure = Callable[[dict[str, str], argparse.Namespace], "tuple[dict, dict, dict] | None"]
 KINDS = ("retrieval", "attention", "fidelity", "paper")
+# What an encoder reads by place is measured on the first of these that is there: long captions.
+READ = ("docci", "urban1k", "dci", "sharegpt4v-1k")
 HELP = "measure encoders on held-out scenes or sets of pictures and write a JSON report"
 
 
@@ -50,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_arguments(parser)
     evaluate_sets.add_arguments(parser)
     evaluate_reading.add_arguments(parser)
-    evaluate_paper.add_arguments(parser)
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="paper: the folder with the sets")
     evaluate_pictures.add_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="JSON report to write")
 
@@ -68,7 +72,6 @@ def _check_sources(encoders: dict[str, str], kind: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write the report, return the exit code."""
-    from debias_sd.commands.terminal import quiet_loading, say
     from debias_sd.report import Report, check_writable, command_line
 
     encoders = read_names(arguments.encoder, flag="--encoder")
@@ -94,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     report.write(arguments.out)
     if arguments.kind == "paper":
-        evaluate_paper.say_tables(arguments.out)
+        _say_tables(arguments.out)
     say(f"{arguments.out}: {arguments.kind} of {', '.join(results)}, {report.seconds:.0f} s")
     return 0
 
@@ -112,5 +115,62 @@ def _measure_of(arguments: argparse.Namespace) -> tuple[str, Measure]:
         "retrieval": (RETRIEVAL, evaluate_sets.measure),
         "attention": (ATTENTION, evaluate_reading.measure),
         "fidelity": (FIDELITY, evaluate_pictures.measure),
-        "paper": (RETRIEVAL, evaluate_paper.measure),
+        "paper": (RETRIEVAL, measure_paper),
     }[arguments.kind]
+
+
+def measure_paper(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
+    """Results, settings and the rest of the report; None on every process but the first."""
+    from debias_sd.datasets.names import EVALUATION_KINDS, find_sets
+    from debias_sd.measure.retrieval import first_records
+    from debias_sd.probes import GROUPS
+
+    if arguments.data_root is None:
+        raise ValueError("--data-root is not set, paper needs the folder that holds the sets; name it.")
+    found = find_sets(arguments.data_root)
+    sets = found.sets
+    if arguments.count is not None:
+        sets = {name: first_records(records, arguments.count) for name, records in sets.items()}
+    # On DOCCI the paper's robustness tables and the sentences in front.
+    probes = {kind: ("keep",) for kind in EVALUATION_KINDS} | {"docci": (*GROUPS["debias"], *GROUPS["padding"])}
+    plan = evaluate_sets.plan_of(arguments, probes)
+    running = evaluate_sets.start_embedders(encoders, arguments)
+    measured = evaluate_sets.measure_opened(running, list(sets.values()), plan)
+    read = _read_paper(running, {records.name: records for records in sets.values()}, arguments)
+    running.processes.finish()
+    if not running.processes.is_main:
+        return None
+    parts = evaluate_sets.report_parts(running, measured, plan, names=list(sets), count=arguments.count)
+    if read is not None:
+        label, results = read
+        for name, result in results.encoders.items():
+            parts[0][name]["reading"] = {label: result}
+        parts[2]["reading_differences"] = {label: results.differences}
+    for kind, reason in found.missing.items():
+        warn(f"{kind} was not measured: {reason}")
+    parts[2]["missing"] = found.missing
+    return parts
+
+
+def _read_paper(running: evaluate_sets.Running, sets: dict[str, Any], arguments: argparse.Namespace) -> Any:
+    """The name of the first set of READ that is there and what was read of it; None, said aloud, without one."""
+    from debias_sd.measure.reading import COUNT
+
+    label = next((name for name in READ if name in sets), None)
+    if label is not None:
+        captions = evaluate_reading.captions_in(sets[label], arguments.count or COUNT)
+        try:
+            return label, evaluate_reading.read_set(running, captions, label, arguments)
+        except ValueError as error:
+            if running.processes.is_main:
+                warn(f"attention by place was not measured: {error}")
+    elif running.processes.is_main:
+        warn(f"attention by place was not measured: none of {', '.join(READ)} is there.")
+    return None
+
+
+def _say_tables(path: Path) -> None:
+    """The published tables of which something was measured, ours beside them, in Markdown."""
+    from debias_sd.measure.reports.tables import published_comparisons, read_entries
+
+    say("\n".join(table.as_markdown() for table in published_comparisons(read_entries([path]))))

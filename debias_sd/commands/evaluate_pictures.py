@@ -21,10 +21,10 @@ from debias_sd.text import count_of
 if TYPE_CHECKING:
     import torch
 
+    from debias_sd.measure.album import Album, Sampling
     from debias_sd.measure.judges import Judge
-    from debias_sd.measure.late_details import Sentences
-    from debias_sd.measure.pictures.judging import Judged
-    from debias_sd.measure.pictures.store import Album, Sampling
+    from debias_sd.measure.judging import Judged
+    from debias_sd.measure.places import Sentences
     from debias_sd.pipelines.load import DiffusionPipeline
 
 CHECKER = "checker"
@@ -60,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict]:
     """Results, settings and the rest of the report. Judges and encoders are loaded once first, for their faults."""
     from debias_sd.drawing import variants_of
-    from debias_sd.measure.late_details import sentences_in
-    from debias_sd.measure.pictures.judging import example_pictures, judge_albums
-    from debias_sd.measure.pictures.store import Sampling
+    from debias_sd.measure.album import Sampling
+    from debias_sd.measure.judging import example_pictures, judge_albums
+    from debias_sd.measure.places import sentences_in
     from debias_sd.pipelines.load import hide_loading_bars, load_debias_pipeline
 
     hide_loading_bars()
@@ -189,7 +189,7 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
 
 
 def _seeds(arguments: argparse.Namespace) -> list[int]:
-    from debias_sd.measure.pictures.store import LARGEST_SEED
+    from debias_sd.measure.album import LARGEST_SEED
 
     seeds = arguments.seeds or [arguments.seed]
     wrong = [seed for seed in seeds if not 0 <= seed <= LARGEST_SEED]
@@ -213,7 +213,7 @@ def _draw(
 ) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
     """The pictures of every variant of every encoder, and what the report says of each."""
     from debias_sd.drawing import variants_of
-    from debias_sd.measure.pictures.store import PictureStore, common_settings, draw_album, hash_pipeline
+    from debias_sd.measure.album import PictureStore, common_settings, draw_album, hash_pipeline
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
     store, start_bar, known = PictureStore(folder, settings), _bars(), WeakKeyDictionary()

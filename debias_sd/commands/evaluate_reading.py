@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[dict, dict, dict] | None:
     """Results, settings and the rest of the report; None on every process but the first."""
-    from debias_sd.measure.reading.by_place import COUNT
+    from debias_sd.measure.reading import COUNT
     from debias_sd.report import relative
 
     count = arguments.count or COUNT
@@ -41,7 +41,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
 
 def read_set(running: evaluate_sets.Running, captions: list[str], label: str, arguments: argparse.Namespace) -> Any:
     """Measure one set, and say what makes its numbers other than they seem."""
-    from debias_sd.measure.reading.by_place import measure_reading
+    from debias_sd.measure.reading import measure_reading
 
     progress = evaluate_sets.bars(shown=running.processes.is_main)
     options = {"label": label, "seed": arguments.seed, "samples": arguments.samples}
@@ -55,7 +55,7 @@ def read_set(running: evaluate_sets.Running, captions: list[str], label: str, ar
 
 
 def _add(results: dict, extra: dict, read: Any, label: str, running: evaluate_sets.Running) -> None:
-    from debias_sd.measure.features.towers import describe_towers
+    from debias_sd.measure.towers import describe_towers
 
     for name, result in read.encoders.items():
         if name not in results:

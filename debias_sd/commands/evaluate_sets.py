@@ -12,9 +12,9 @@ from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
     from debias_sd.datasets.records import Records
-    from debias_sd.measure.features.embedding import Embedder
-    from debias_sd.measure.features.processes import Processes
-    from debias_sd.measure.retrieval.sets import Measured, Plan
+    from debias_sd.measure.embedding import Embedder
+    from debias_sd.measure.processes import Processes
+    from debias_sd.measure.retrieval import Measured, Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +59,9 @@ def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> 
     """Load all encoders; ValueError for a device that is not there or an encoder that cannot be measured."""
     import torch
 
-    from debias_sd.measure.features.embedding import Embedder
-    from debias_sd.measure.features.processes import Processes
-    from debias_sd.measure.features.towers import load_towers
+    from debias_sd.measure.embedding import Embedder
+    from debias_sd.measure.processes import Processes
+    from debias_sd.measure.towers import load_towers
 
     if arguments.samples < 1:
         raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
@@ -95,7 +95,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
 
 def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]] | None = None) -> Plan:
     """What is measured; `by_set` has the probes of the sets that have their own. ValueError for an unknown probe."""
-    from debias_sd.measure.retrieval.sets import Plan
+    from debias_sd.measure.retrieval import Plan
     from debias_sd.probes import probe_names
 
     if arguments.examples < 0:
@@ -107,7 +107,7 @@ def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]]
 def open_set(name: str, arguments: argparse.Namespace) -> Records:
     from debias_sd.datasets.names import open_records
     from debias_sd.datasets.world import COUNT, PROBES, world_records
-    from debias_sd.measure.retrieval.pool import first_records
+    from debias_sd.measure.retrieval import first_records
 
     if name in PROBES:
         return world_records(name, seed=arguments.seed, count=arguments.count or COUNT)
@@ -118,7 +118,7 @@ def open_set(name: str, arguments: argparse.Namespace) -> Records:
 
 def measure_opened(running: Running, sets: list[Records], plan: Plan) -> Measured:
     """Measure encoders on sets that are open; the first process says what makes the numbers other than they seem."""
-    from debias_sd.measure.retrieval.sets import measure_sets
+    from debias_sd.measure.retrieval import measure_sets
 
     measured = measure_sets(running.embedders, sets, plan, progress=bars(shown=running.processes.is_main))
     if running.processes.is_main:
@@ -147,8 +147,8 @@ def report_parts(
 def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
     from hashlib import sha256
 
-    from debias_sd.measure.features.embedding import FeatureCache, cache_folder, rows_on
-    from debias_sd.measure.features.towers import content_hash
+    from debias_sd.measure.embedding import FeatureCache, cache_folder, rows_on
+    from debias_sd.measure.towers import content_hash
     from debias_sd.report import installed_versions
 
     versions = installed_versions()

@@ -1,4 +1,4 @@
-"""How a data set is named: `KIND:PATH`, or a path alone, whose kind is found out by looking.
+"""How a data set is named: `KIND:PATH`, or a path alone, whose kind is found out by looking; and what a folder holds.
 
 `sharegpt4v:FILE` and other lists of its form, `llava:FILE`; `tsv:FILE`, `csv:FILE`, `jsonl:FILE`, `json:FILE`,
 `folder:DIR`, `shards:PATTERN`, `datasets:DIR`; and the evaluation sets `urban1k`, `dci`, `long-dci`, `docci`, `coco`,
@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from pathlib import Path
@@ -44,6 +45,18 @@ _FILE_NAMES = {
     "dataset_flickr30k.json": "flickr30k",
     "flickr_annotations_30k.csv": "flickr30k",
 }
+# Where an evaluation set is to be had; some lie in one folder.
+SOURCES = {
+    "urban1k": "https://huggingface.co/datasets/BeichenZhang/Urban1k",
+    "dci": "https://github.com/facebookresearch/DCI (the pictures are those of SA-1B, which it links to)",
+    "long-dci": "the same files as dci",
+    "docci": "https://google.github.io/docci",
+    "coco": "https://cocodataset.org/#download (2017 Val images, 2017 Train/Val annotations)",
+    "flickr30k": "https://shannon.cs.illinois.edu/DenotationGraph (and Karpathy's dataset_flickr30k.json)",
+    "flickr30k-test": "the same files as flickr30k",
+    "sharegpt4v-1k": "https://huggingface.co/datasets/Lin-Chen/ShareGPT4V (the list; pictures of SAM, COCO and LLaVA)",
+}
+_TOGETHER = {"dci": ("dci", "long-dci"), "flickr30k": ("flickr30k", "flickr30k-test"), "sharegpt4v": ("sharegpt4v-1k",)}
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -140,3 +153,41 @@ def _own_columns(kind: str, given: dict[str, str | None]) -> dict[str, str | Non
     if wrong:
         raise ValueError(f"{wrong[0]} is set, data of the kind {kind} has fixed names; leave it out.")
     return {name: given[name] for name in own.get(kind, ())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Sets that were opened, by `KIND:PATH`, and one sentence for each that was not."""
+
+    sets: dict[str, Records]
+    missing: dict[str, str]
+
+
+def find_sets(root: Path) -> Found:
+    """Look at `root` and the folders and lists in it; ValueError when no set is there."""
+    if not root.is_dir():
+        raise ValueError(f"--data-root {root} is not a folder; name the one that holds Urban1k, docci, coco and so on.")
+    places: dict[str, Path] = {}
+    for path in (root, *sorted(root.iterdir())):
+        if path.is_dir() or path.name.startswith("share-captioner"):
+            for kind in _TOGETHER.get(found := find_kind(str(path)), (found,)):
+                places.setdefault(kind, path)
+    sets: dict[str, Records] = {}
+    missing: dict[str, str] = {}
+    for kind in EVALUATION_KINDS:
+        try:
+            if kind not in places:
+                raise ValueError(f"not found; get it from {SOURCES[kind]}")
+            options = {"skip_missing": True} if kind == "sharegpt4v-1k" else {}
+            records = open_records(f"{kind}:{places[kind]}", **options)
+            if len(records) == 0:
+                raise ValueError(f"{places[kind]} has none of its pictures; get them from {SOURCES[kind]}")
+            sets[f"{kind}:{places[kind]}"] = records
+        except ValueError as error:
+            missing[kind] = str(error)
+    if not sets:
+        raise ValueError(
+            f"{root} holds none of {', '.join(EVALUATION_KINDS)}; unpack one there, Urban1k for instance: "
+            f"{SOURCES['urban1k']}."
+        )
+    return Found(sets, missing)

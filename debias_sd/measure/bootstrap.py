@@ -1,13 +1,8 @@
 """Bootstrap intervals over groups of observations that belong together: all claims of a picture, all seeds of a prompt.
 
-Groups are drawn with replacement, as many as there are; two things measured on the same groups and the same draws give
-a paired difference.
-
-Values by place, averaged over captions, with bootstrap intervals; the paired difference of two encoders.
-
-A caption counts once in each bin, by the mean of its values there. What is drawn with replacement are captions; the
-draws depend on their number and the seed alone, so that two encoders that were measured on the same captions have the
-same ones.
+Groups are drawn with replacement, as many as there are. The draws depend on their number and the seed alone, so that
+two encoders that were measured on the same groups have the same ones, which gives a paired difference. Of values by
+place the groups are captions: a caption counts once in each bin, by the mean of its values there.
 """
 
 from __future__ import annotations
@@ -16,9 +11,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 SAMPLES = 1000
+SEED = 0
 
 
-def draw_groups(groups: int, *, samples: int = SAMPLES, seed: int = 0) -> Int[np.ndarray, "samples groups"]:
+def draw_groups(groups: int, *, samples: int = SAMPLES, seed: int = SEED) -> Int[np.ndarray, "samples groups"]:
     """Numbers of the groups in each draw; the same for the same arguments."""
     return np.random.default_rng(seed).integers(0, groups, (samples, groups))
 
@@ -30,9 +26,6 @@ def middle_of(draws: Float[np.ndarray, " samples"]) -> list[float] | None:
         return None
     low, high = np.percentile(known, [2.5, 97.5])
     return [float(low), float(high)]
-
-
-SEED = 0
 
 
 def mean_in_bins(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from debias_sd.measure.features.preprocessing import Preprocessing, clip_preprocessing
+from debias_sd.measure.preprocessing import Preprocessing, clip_preprocessing
 from train_encoder.model.open_clip_siglip import convert_siglip, is_siglip
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _model_type(source: str) -> str | None:
 def _load_siglip(source: str | Path, config: TrainConfig, *, name: str) -> Start:
     """Load a `SiglipModel` folder or hub id (SigLIP, or SigLIP 2 of a fixed resolution); `name` as for CLIP's."""
     from debias_sd.encoder_folder import find_encoder_folder
-    from debias_sd.measure.features.towers import read_siglip_model, read_siglip_preprocessing, read_siglip_tokenizer
+    from debias_sd.measure.towers import read_siglip_model, read_siglip_preprocessing, read_siglip_tokenizer
 
     try:
         folder = find_encoder_folder(source)

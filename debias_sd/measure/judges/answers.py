@@ -30,7 +30,7 @@ from transformers import (
     ProcessorMixin,
 )
 
-from debias_sd.measure.features.embedding import length_batches
+from debias_sd.measure.embedding import length_batches
 from debias_sd.measure.judges.verdict import Thresholds, Verdict, unjudged
 
 ANSWER = "Answer yes or no."

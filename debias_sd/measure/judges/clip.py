@@ -21,10 +21,10 @@ from PIL import Image
 from torch import Tensor
 
 from debias_sd.encoder_folder import read_known_words
-from debias_sd.measure.features.embedding import length_batches
-from debias_sd.measure.features.towers import Towers, describe_towers
-from debias_sd.measure.judges.details import CHANGES, changes_of
+from debias_sd.measure.changes import CHANGES, changes_of
+from debias_sd.measure.embedding import length_batches
 from debias_sd.measure.judges.verdict import Thresholds, Verdict, unjudged
+from debias_sd.measure.towers import Towers, describe_towers
 from debias_sd.tokens import unknown_words
 
 NO_DETAIL = "no word of it is known to name a detail"

@@ -63,8 +63,8 @@ def source_name(source: str) -> str:
 
 def _load_clip(source: str, device: str) -> Judge:
     from debias_sd.encoder_folder import EMBEDDED
-    from debias_sd.measure.features.towers import load_towers
     from debias_sd.measure.judges.clip import ClipJudge
+    from debias_sd.measure.towers import load_towers
 
     name = source if source in EMBEDDED else source_name(source)
     return ClipJudge(load_towers(source, device=device, use="a judge"), name)

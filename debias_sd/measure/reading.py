@@ -24,24 +24,12 @@ from typing import Any
 import numpy as np
 
 from debias_sd.encoder_folder import read_known_words
+from debias_sd.measure.attention import LAYERS, TokenAttention, pooled_attention
 from debias_sd.measure.bootstrap import difference_of, draws_of, mean_in_bins, spread_of
-from debias_sd.measure.features.embedding import Embedder, Progress
-from debias_sd.measure.features.towers import Towers
-from debias_sd.measure.late_details import half_of
-from debias_sd.measure.reading.attention import LAYERS, TokenAttention, pooled_attention
-from debias_sd.measure.reading.places import (
-    WAYS,
-    Change,
-    Place,
-    Text,
-    bins_of,
-    drops_of,
-    names_of,
-    swaps_of,
-    texts_of,
-    things_of,
-    word_bin,
-)
+from debias_sd.measure.changes import Change, Text, drops_of, swaps_of, texts_of, things_of
+from debias_sd.measure.embedding import Embedder, Progress
+from debias_sd.measure.places import WAYS, Place, bins_of, half_of, names_of, word_bin
+from debias_sd.measure.towers import Towers
 from debias_sd.report import hash_texts
 from debias_sd.text import count_of
 

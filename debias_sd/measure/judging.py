@@ -12,12 +12,12 @@ from typing import Any
 
 from PIL import Image
 
+from debias_sd.measure.album import Album, Shot
 from debias_sd.measure.bootstrap import SAMPLES
 from debias_sd.measure.judges.verdict import Judge, Verdict
-from debias_sd.measure.late_details import Sentences
-from debias_sd.measure.pictures.shares import Table, agreement, difference, summarise, table_of
-from debias_sd.measure.pictures.store import Album, Shot
+from debias_sd.measure.places import Sentences
 from debias_sd.measure.reports.page import thumbnail
+from debias_sd.measure.shares import Table, agreement, difference, summarise, table_of
 
 EXAMPLES = 6  # prompts whose pictures go into the report
 Progress = Callable[[int], object]

@@ -1,12 +1,17 @@
-"""Captions with one sentence dropped or one word swapped, and the place of each change: by sentence, words, quarter.
+"""Texts with one thing changed: a detail of a sentence, one sentence dropped, one word or thing swapped.
+
+A detail is a colour, number, size, place, material or thing. The words are in detail_words.json, a kind a line:
+meanings parted by spaces, synonyms by commas (the first one stands for the meaning); things have a plural, an irregular
+one after a slash. A change replaces one word by the same form of another meaning of its kind. Which ones depends on the
+sentence alone; words take turns, so that each is changed before one is twice.
 
 A caption is read with its white space folded, so that its sentences lie one space apart. Rules, all deterministic:
 
 * drop: every sentence of a caption that has at least two, one at a time.
-* swap: one word a sentence. Where a word names a detail (colour, number, size, side, material, thing: `judges.details`)
-  it is replaced by another of its kind; which of these words and which other word depends on the sentence alone. Where
-  none does, the longest word of the sentence (the first of these) is replaced by the longest word of the sentence at
-  the same place of another caption: the next one, in the order of the set, that has another word there.
+* swap: one word a sentence. Where a word names a detail it is replaced as above; which of these words and which other
+  word depends on the sentence alone. Where none does, the longest word of the sentence (the first of these) is replaced
+  by the longest word of the sentence at the same place of another caption: the next one, in the order of the set, that
+  has another word there.
 * thing: in captions of the embedded world, another colour and another shape for the thing that a sentence names first.
   Sentences about what the summary names too are left out: it would still name them.
 """
@@ -14,26 +19,129 @@ A caption is read with its white space folded, so that its sentences lie one spa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from pathlib import Path
 
-import numpy as np
-from jaxtyping import Int
-
-from debias_sd.measure.judges.details import changes_of
+from debias_sd.measure.places import Place
 from debias_sd.sentences import join_sentences, split_sentences
 from debias_sd.shapes.caption import SHAPE_WORDS, read_sentence, repeated
 from debias_sd.shapes.scene import COLOURS, SHAPES, Thing
 
-MOST_SENTENCES = 12  # the later ones count together
-WORDS_A_BIN = 20
-MOST_BINS = 12
-QUARTERS = 4
-WAYS = ("by_sentence", "by_words", "by_quarter")
+CHANGES = 8
+_PATH = Path(__file__).parent / "detail_words.json"
+_ARTICLE = re.compile(r"\b(a|an)\s+$", re.IGNORECASE)
+# "left" and "right" are places behind one of these or before one of those, and verbs and adverbs elsewhere.
+_BEFORE_SIDE = re.compile(
+    r"\b(the|far|to|on|its|his|her|their|top|upper|bottom|lower|middle|center|centre)\s+(very\s+)?$"
+)
+_BEHIND_SIDE = re.compile(r"\s+(side|corner|hand|half|edge|third|part|foreground|background)\b")
 _WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class DetailChange:
+    """`sentence` has `other` where the true one has `word`."""
+
+    kind: str
+    word: str
+    other: str
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meaning:
+    kind: str
+    number: int  # of the meaning within its kind
+    form: int  # 0: singular, 1: plural
+
+
+def changes_of(
+    sentence: str, *, limit: int = CHANGES, knows: Callable[[str], bool] = lambda word: True
+) -> list[DetailChange]:
+    """Return up to `limit` changes of `sentence`, none where it has no detail word; `knows` filters the new words.
+
+    >>> [change.sentence for change in changes_of("A small dog.", limit=1)]
+    ['A large dog.']
+    """
+    words, heads = _table()
+    found = [match for match in _pattern().finditer(sentence) if _is_detail(sentence, match)]
+    turns = []
+    for place, match in enumerate(found):
+        meaning = words[_key(match.group())]
+        others = [
+            forms[meaning.form]
+            for number, forms in enumerate(heads[meaning.kind])
+            if number != meaning.number and knows(forms[meaning.form])
+        ]
+        start = int.from_bytes(hashlib.sha256(f"{place} {sentence}".encode()).digest()[:4]) % max(1, len(others))
+        turns.append((match, meaning.kind, others[start:] + others[:start]))
+    changes = [
+        DetailChange(kind, match.group(), others[turn], _replaced(sentence, match, others[turn]))
+        for turn in range(max((len(others) for _, _, others in turns), default=0))
+        for match, kind, others in turns
+        if turn < len(others)
+    ]
+    return changes[:limit]
+
+
+@functools.cache
+def _table() -> tuple[dict[str, _Meaning], dict[str, list[tuple[str, str]]]]:
+    """What each form of each word means, and for each kind the (singular, plural) that stands for each meaning."""
+    words: dict[str, _Meaning] = {}
+    heads: dict[str, list[tuple[str, str]]] = {}
+    content = json.loads(_PATH.read_text(encoding="utf-8"))
+    for kind, meanings in (content["words"] | content["things"]).items():
+        heads[kind] = []
+        for number, meaning in enumerate(meanings.split()):
+            entries = meaning.replace("_", " ").split(",")
+            forms = [_forms(entry, is_thing=kind in content["things"]) for entry in entries]
+            heads[kind].append(forms[0])
+            for pair in forms:
+                for form, word in reversed(list(enumerate(pair))):
+                    words.setdefault(word, _Meaning(kind, number, form))
+    return words, heads
+
+
+def _forms(entry: str, *, is_thing: bool) -> tuple[str, str]:
+    singular, slash, plural = entry.partition("/")
+    if slash:
+        return singular, plural
+    return singular, singular + "s" if is_thing else singular
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    words = sorted(_table()[0], key=len, reverse=True)
+    return re.compile(rf"\b({'|'.join(re.escape(word) for word in words)})\b".replace(r"\ ", r"\s+"), re.IGNORECASE)
+
+
+def _key(found: str) -> str:
+    return " ".join(found.lower().split())
+
+
+def _is_detail(sentence: str, match: re.Match[str]) -> bool:
+    if _key(match.group()) not in ("left", "right"):
+        return True
+    before, behind = sentence[: match.start()].lower(), sentence[match.end() :].lower()
+    return bool(_BEFORE_SIDE.search(before) or _BEHIND_SIDE.match(behind))
+
+
+def _replaced(sentence: str, match: re.Match[str], other: str) -> str:
+    """`sentence` with `other` in place of the match: its capital kept, the article in front made to fit."""
+    before = sentence[: match.start()]
+    article = _ARTICLE.search(before)
+    if article is not None:
+        fitting = "an" if other[0] in "aeiou" else "a"
+        fitting = fitting.capitalize() if article.group(1)[0].isupper() else fitting
+        before = before[: article.start()] + fitting + before[article.end(1) :]
+    other = other[0].upper() + other[1:] if match.group()[0].isupper() else other
+    return before + other + sentence[match.end() :]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,53 +166,12 @@ class Text:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """One place of one caption: sentence `sentence` (from 0) of `sentences`, with `before` words in front of it."""
-
-    caption: int
-    sentence: int
-    sentences: int
-    before: int
-
-    def bins(self) -> tuple[int, int, int]:
-        """The number of its bin in each of WAYS."""
-        return (
-            min(self.sentence, MOST_SENTENCES - 1),
-            word_bin(self.before),
-            QUARTERS * self.sentence // self.sentences,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class Change:
     """A caption with one change; `rule`: drop, detail, same place or thing."""
 
     place: Place
     text: str
     rule: str
-
-
-def word_bin(before: int) -> int:
-    """The bin of a word with `before` words in front of it.
-
-    >>> [word_bin(before) for before in (0, 19, 20, 500)]
-    [0, 0, 1, 11]
-    """
-    return min(before // WORDS_A_BIN, MOST_BINS - 1)
-
-
-def names_of(way: str) -> list[str]:
-    """What the bins of one of WAYS are called in reports.
-
-    >>> names_of("by_words")[:2], names_of("by_words")[-1], names_of("by_quarter")
-    (['0-19', '20-39'], '220+', ['1', '2', '3', '4'])
-    """
-    if way == "by_words":
-        starts = range(0, WORDS_A_BIN * MOST_BINS, WORDS_A_BIN)
-        return [f"{start}-{start + WORDS_A_BIN - 1}" for start in starts[:-1]] + [f"{starts[-1]}+"]
-    if way == "by_quarter":
-        return [str(number + 1) for number in range(QUARTERS)]
-    return [str(number + 1) for number in range(MOST_SENTENCES - 1)] + [f"{MOST_SENTENCES}+"]
 
 
 def texts_of(captions: Sequence[str]) -> tuple[list[Text], int]:
@@ -190,9 +257,3 @@ def _longest_word(sentence: str) -> re.Match[str] | None:
 def _first_difference(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def bins_of(places: Sequence[Place]) -> dict[str, Int[np.ndarray, " places"]]:
-    """The number of each place's bin, by way."""
-    found = np.array([place.bins() for place in places], dtype=np.int64).reshape(-1, len(WAYS))
-    return dict(zip(WAYS, found.T, strict=True))

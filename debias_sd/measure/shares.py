@@ -1,6 +1,6 @@
 """From verdicts to scores: the share of sentences drawn, by place; intervals and paired differences over prompts.
 
-The late-detail score is the share marked drawn, in percent, of the judged late details (`measure.late_details`).
+The late-detail score is the share marked drawn, in percent, of the judged late details (`measure.places`).
 `score` is the same with the judge's mean score, which needs no threshold. Sentences that a judge cannot judge are left
 out of both and counted; unsure ones, and those of whose things some are there, are in, as not drawn.
 """
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from debias_sd.measure.bootstrap import SAMPLES, draw_groups, middle_of
 from debias_sd.measure.judges.calibration import auc
 from debias_sd.measure.judges.verdict import DRAWN, UNSURE, Verdict
-from debias_sd.measure.late_details import Sentences, sentences_of
+from debias_sd.measure.places import Sentences, sentences_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from transformers import PreTrainedModel
 
-from debias_sd.measure.features.embedding import length_batches, rows_on
-from debias_sd.measure.features.processes import Processes, run_side_by_side
-from debias_sd.measure.features.towers import Towers
+from debias_sd.measure.embedding import length_batches, rows_on
+from debias_sd.measure.processes import Processes, run_side_by_side
+from debias_sd.measure.towers import Towers
 
 LAYERS = ("all_layers", "last_layer")
 

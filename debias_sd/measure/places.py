@@ -1,8 +1,9 @@
-"""Which sentences of a prompt are its late details.
+"""Where something stands in a text: in which sentence, half or quarter, after how many words; and what is a late
+detail.
 
 A prompt's first sentence is its summary, the others are its details. Late are the sentences in the second half of the
 details that say more than the summary: a sentence whose things the summary names too (in the words of the embedded
-world, `shapes.reading.repeated`) is left out, for such a thing may be drawn where only the summary was read.
+world, `shapes.caption.repeated`) is left out, for such a thing may be drawn where only the summary was read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from jaxtyping import Bool, Int
 from debias_sd.prompts.batch import SHORT
 from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import repeated
+
+MOST_SENTENCES = 12  # the later ones count together
+WORDS_A_BIN = 20
+MOST_BINS = 12
+QUARTERS = 4
+WAYS = ("by_sentence", "by_words", "by_quarter")
 
 
 def half_of(index: int, details: int) -> int:
@@ -88,3 +95,50 @@ def sentences_of(texts: Sequence[Sequence[str]], tokenizer: Any = None) -> Sente
         tokens.append(start + 1 if tokenizer is not None else 0)
     *columns, repeats = np.array(rows, dtype=int).reshape(-1, 5).T
     return Sentences(tuple(map(tuple, texts)), *columns, repeats.astype(bool), np.array(tokens))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One place of one caption: sentence `sentence` (from 0) of `sentences`, with `before` words in front of it."""
+
+    caption: int
+    sentence: int
+    sentences: int
+    before: int
+
+    def bins(self) -> tuple[int, int, int]:
+        """The number of its bin in each of WAYS."""
+        return (
+            min(self.sentence, MOST_SENTENCES - 1),
+            word_bin(self.before),
+            QUARTERS * self.sentence // self.sentences,
+        )
+
+
+def word_bin(before: int) -> int:
+    """The bin of a word with `before` words in front of it.
+
+    >>> [word_bin(before) for before in (0, 19, 20, 500)]
+    [0, 0, 1, 11]
+    """
+    return min(before // WORDS_A_BIN, MOST_BINS - 1)
+
+
+def names_of(way: str) -> list[str]:
+    """What the bins of one of WAYS are called in reports.
+
+    >>> names_of("by_words")[:2], names_of("by_words")[-1], names_of("by_quarter")
+    (['0-19', '20-39'], '220+', ['1', '2', '3', '4'])
+    """
+    if way == "by_words":
+        starts = range(0, WORDS_A_BIN * MOST_BINS, WORDS_A_BIN)
+        return [f"{start}-{start + WORDS_A_BIN - 1}" for start in starts[:-1]] + [f"{starts[-1]}+"]
+    if way == "by_quarter":
+        return [str(number + 1) for number in range(QUARTERS)]
+    return [str(number + 1) for number in range(MOST_SENTENCES - 1)] + [f"{MOST_SENTENCES}+"]
+
+
+def bins_of(places: Sequence[Place]) -> dict[str, Int[np.ndarray, " places"]]:
+    """The number of each place's bin, by way."""
+    found = np.array([place.bins() for place in places], dtype=np.int64).reshape(-1, len(WAYS))
+    return dict(zip(WAYS, found.T, strict=True))

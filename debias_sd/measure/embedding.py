@@ -25,8 +25,8 @@ import torch
 
 from debias_sd.datasets.pictures import PictureFault, decode_rgb, read_content
 from debias_sd.datasets.records import Faults, Records
-from debias_sd.measure.features.processes import Processes, run_side_by_side
-from debias_sd.measure.features.towers import Towers
+from debias_sd.measure.processes import Processes, run_side_by_side
+from debias_sd.measure.towers import Towers
 from debias_sd.report import write_atomically
 
 SUFFIX = ".features"
