@@ -25,7 +25,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
 from debias_sd.checkpoints.keys import clip_to_openai, text_to_openai
 from debias_sd.losses import principal_components, two_caption_loss
-from debias_sd.measure.preprocessing import Preprocessing
+from debias_sd.preprocessing import Preprocessing
 from debias_sd.sentences import join_sentences, split_sentences
 from train_encoder.data.batches import ClipTexts, Collator
 from train_encoder.model.towers import ClipTowers

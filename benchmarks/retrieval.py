@@ -30,10 +30,10 @@ from encode import POSITIONS, clip_tokenizer, take_turns
 from transformers import CLIPConfig, CLIPModel
 
 from debias_sd.measure.embedding import Embedder, FeatureCache
-from debias_sd.measure.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from debias_sd.measure.processes import Processes
 from debias_sd.measure.ranks import retrieval_ranks
 from debias_sd.measure.towers import ClipTowers
+from debias_sd.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from debias_sd.report import installed_versions, write_atomically
 from debias_sd.tokens import tokenize
 

@@ -11,7 +11,8 @@ from PIL import Image
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from debias_sd import cli
-from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
+from debias_sd.benchmark_sets import LAYOUTS, file_name_of
+from debias_sd.commands import draw_set
 from debias_sd.prompts.files import ListedPrompt
 
 PROMPTS = ["a red circle, top left", "a blue/green ring_with dots. A star.png", "a small star"]
@@ -179,6 +180,10 @@ def test_an_encoder_of_77_tokens_reads_longer_prompts_as_asked(world, tmp_path, 
         manifest = json.loads((tmp_path / way / "manifest.json").read_text())
         found[way] = (manifest["settings"]["window"], manifest["settings"]["in_windows"])
     assert found == {"cut": (77, False), "windows": (77, True), "stretched": (248, True)}
+
+
+def test_the_command_offers_every_layout():
+    assert draw_set.LAYOUTS == tuple(LAYOUTS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState
 from PIL import Image
 from safetensors.torch import save_file
 
-from debias_sd.measure.preprocessing import clip_preprocessing
+from debias_sd.preprocessing import clip_preprocessing
 from debias_sd.tokens import tokenize
 from tests.tiny_checkpoints import LAYERS, PROJECTION, WIDTH, text_features, tiny_open_clip
 from tests.train_tiny import tiny_config, train_tiny

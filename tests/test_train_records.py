@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from debias_sd.measure.preprocessing import clip_preprocessing
+from debias_sd.preprocessing import clip_preprocessing
 from tests.test_train_data import TEXT, make_batch
 from tests.test_train_processes import SEVERAL, launch
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny

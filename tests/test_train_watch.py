@@ -10,7 +10,7 @@ import yaml
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from debias_sd.measure.preprocessing import clip_preprocessing
+from debias_sd.preprocessing import clip_preprocessing
 from tests.tiny_sets import check_ranks
 from tests.tiny_world import save_tiny_clip, tiny_pipeline
 from tests.train_tiny import arguments, tiny_config, tiny_settings, train_tiny

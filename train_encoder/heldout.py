@@ -10,7 +10,7 @@ import numpy as np
 from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, read_rgb
 from debias_sd.datasets.world import short_set, twin_set
-from debias_sd.measure.preprocessing import Preprocessing
+from debias_sd.preprocessing import Preprocessing
 from debias_sd.sentences import PROBES, first_only
 from debias_sd.shapes.render import render
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from debias_sd.datasets.records import Records
-    from debias_sd.measure.preprocessing import Preprocessing
+    from debias_sd.preprocessing import Preprocessing
     from train_encoder.data.pairs import Pairs
     from train_encoder.model.bases import Start
     from train_encoder.settings import TrainConfig

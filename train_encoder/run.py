@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from debias_sd.datasets.records import Faults
-    from debias_sd.measure.preprocessing import Preprocessing
+    from debias_sd.preprocessing import Preprocessing
     from train_encoder.data.batches import Texts
     from train_encoder.data.pairs import Pairs
     from train_encoder.engine import Engine, FrozenRows

@@ -20,12 +20,10 @@ from transformers import CLIPTextConfig, CLIPVisionConfig, PreTrainedTokenizerBa
 from debias_sd.checkpoints.keys import State, text_to_openai, vision_to_openai
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
+from debias_sd.preprocessing import CLIP_MEAN, CLIP_STD, FILE, HALF
 from debias_sd.text import parse_json, read_text
 from debias_sd.weight_files import read_state, weights_of
 
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_WORLD = (0.5, 0.5, 0.5)  # of the embedded world's pictures: train_encoder/data.py
 _IMAGE = ("vision_model.", "visual_projection.")
 _POSITION_IDS = "embeddings.position_ids"  # saved by old versions, a constant
 
@@ -52,11 +50,11 @@ class EncoderParts:
     @property
     def pixels(self) -> tuple[list[float], list[float]]:
         """Mean and deviation of the pictures that the image tower was trained on, as the folder says, or CLIP's own."""
-        path = self.folder / "preprocessor_config.json"
+        path = self.folder / FILE
         stated = _read_object(path)
         training = self.encoder.provenance.get("config")
         in_world = isinstance(training, dict) and training.get("train_data") == "shapes"
-        default = (_WORLD, _WORLD) if in_world else (CLIP_MEAN, CLIP_STD)
+        default = (HALF, HALF) if in_world else (CLIP_MEAN, CLIP_STD)
         names = ("image_mean", "image_std")
         found = [list(stated.get(name) or values) for name, values in zip(names, default, strict=True)]
         for name, values in zip(names, found, strict=True):

@@ -17,13 +17,7 @@ from debias_sd.checkpoints.layouts import Tower
 from debias_sd.checkpoints.reading import Source
 from debias_sd.checkpoints.reference import count_blocks
 from debias_sd.checkpoints.weights import Weights
-
-# OpenAI's image preprocessing (clip/clip.py), as transformers writes it.
-_PREPROCESSOR = {
-    "image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, "do_resize": True, "resample": 3,
-    "do_center_crop": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-}  # fmt: skip
+from debias_sd.preprocessing import clip_preprocessing
 
 
 @dataclass(frozen=True)
@@ -144,10 +138,9 @@ def _write_preprocessor(folder: Path, source: Source, size: int) -> None:
     if source.folder is not None and (source.folder / name).is_file():
         shutil.copyfile(source.folder / name, folder / name)
         return
-    sizes = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
     stated = (source.open_clip or {}).get("preprocess_cfg") or {}
     pixels = {f"image_{key}": list(stated[key]) for key in ("mean", "std") if isinstance(stated.get(key), list)}
-    _write_json(folder / name, _PREPROCESSOR | sizes | pixels)
+    _write_json(folder / name, clip_preprocessing(size).as_config() | pixels)
 
 
 def write_story(folder: Path, source: Source, result: Conversion) -> None:

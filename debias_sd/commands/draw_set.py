@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.benchmark_layouts.layouts import LAYOUTS, file_name_of
 from debias_sd.commands.arguments import (
     MEANING,
     OWN,
@@ -27,16 +26,17 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from debias_sd.benchmark_layouts.writing import BenchmarkSet
+    from debias_sd.benchmark_sets import BenchmarkSet
     from debias_sd.drawing import Variant
 
 HELP = "draw the prompts of DPG-Bench, GenEval or T2I-CompBench in the layout of their judges"
 ENCODER = "debias"
+LAYOUTS = ("dpg", "geneval", "t2i-compbench")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `debias-sd draw-set`."""
-    parser.add_argument("--layout", choices=tuple(LAYOUTS), required=True, help="whose folders and names")
+    parser.add_argument("--layout", choices=LAYOUTS, required=True, help="whose folders and names")
     parser.add_argument(
         "--prompts", type=Path, required=True, metavar="FILE", help="text, JSON lines or a folder of text files"
     )
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw what is not there yet; ValueError for every fault of the user's, before anything is drawn."""
-    from debias_sd.benchmark_layouts.writing import BenchmarkSet
+    from debias_sd.benchmark_sets import LAYOUTS, BenchmarkSet, file_name_of
     from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import check_writable
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     layout = LAYOUTS[arguments.layout]
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for all prompts.")
-    seeds = _seeds(arguments)
+    seeds = _seeds(arguments, layout.seeds)
     found = read_prompt_file(arguments.prompts)
     planned = layout.plan(found.first(arguments.count).prompts, len(seeds))
     if found.empty:
@@ -126,8 +126,8 @@ def _tokens_of(variant: Variant, prompt: str) -> int:
     return len(variant.pipe.tokenizer(prompt, **options)["input_ids"])
 
 
-def _seeds(arguments: argparse.Namespace) -> list[int]:
-    seeds = arguments.seeds or list(range(LAYOUTS[arguments.layout].seeds))
+def _seeds(arguments: argparse.Namespace, usual: int) -> list[int]:
+    seeds = arguments.seeds or list(range(usual))
     if arguments.batch < 1:
         raise ValueError(f"--batch is {arguments.batch}, it must be 1 or more; leave it out for one at a time.")
     if min(seeds) < 0 or max(seeds) >= 2**63 or len(set(seeds)) < len(seeds):

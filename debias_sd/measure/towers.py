@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, CLIPModel, PreTrainedTokenizerBase, Sigl
 
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import FILES, find_encoder_folder, read_json
-from debias_sd.measure.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
+from debias_sd.preprocessing import FILE, HALF, Preprocessing, read_preprocessing
 from debias_sd.report import hash_file
 from debias_sd.text import count_of
 from debias_sd.tokens import pad_rows, siglip_rows

@@ -22,7 +22,7 @@ from debias_sd.tokens import end_positions, front_pad, pad_rows, siglip_rows, to
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from debias_sd.measure.preprocessing import Preprocessing
+    from debias_sd.preprocessing import Preprocessing
     from train_encoder.settings import TrainConfig
 
 

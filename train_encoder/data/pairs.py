@@ -20,7 +20,7 @@ from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, picture_state, read_rgb
 from debias_sd.datasets.records import Fault, Records, describe_counts
 from debias_sd.datasets.shards import Shards
-from debias_sd.measure.preprocessing import Preprocessing
+from debias_sd.preprocessing import Preprocessing
 from debias_sd.shapes.render import SIDE
 from train_encoder.data.shapes import ShapesPairs
 

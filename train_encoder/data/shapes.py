@@ -10,7 +10,7 @@ import numpy as np
 from PIL.Image import Resampling
 from torch.utils.data import Dataset
 
-from debias_sd.measure.preprocessing import HALF, Preprocessing
+from debias_sd.preprocessing import HALF, Preprocessing
 from debias_sd.sentences import join_sentences
 from debias_sd.shapes.caption import Caption, length, long_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import SIDE, render

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from debias_sd.measure.preprocessing import Preprocessing, clip_preprocessing
+from debias_sd.preprocessing import Preprocessing, clip_preprocessing
 from train_encoder.model.open_clip_siglip import convert_siglip, is_siglip
 
 if TYPE_CHECKING:

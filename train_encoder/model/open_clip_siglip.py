@@ -210,7 +210,7 @@ def _content(token: str | dict[str, Any]) -> str:
 def _write_preprocessing(folder: Path, config: dict[str, Any], *, size: int) -> None:
     from PIL import Image
 
-    from debias_sd.measure.preprocessing import HALF, Preprocessing
+    from debias_sd.preprocessing import HALF, Preprocessing
 
     if config.get("resize_mode", "squash") != "squash":
         raise ValueError(f"it cuts pictures ({config['resize_mode']}), SigLIP reads them whole")
