@@ -44,7 +44,7 @@ RANK_POOL = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from debias_sd.measure.retrieval.ranks import retrieval_ranks
+from debias_sd.measure.ranks import retrieval_ranks
 count = int(sys.argv[1])
 rng = np.random.default_rng(0)
 images, captions = (rng.standard_normal((n, 512), np.float32) for n in (count, 5 * count))

@@ -1,16 +1,16 @@
-"""Reports read and grouped: values of a recipe over its training seeds, their mean and spread, and their titles."""
+"""Reports read and grouped: values of a recipe over its training seeds, their mean and spread, titles; as tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from debias_sd.report import Report, hash_file, split_name
+from debias_sd.report import Report, hash_file, split_name, write_atomically
 
 TITLES = {"base": "CLIP", "long-clip": "Long-CLIP", "debias": "DeBias-CLIP"}
 _ORDER = (
@@ -143,3 +143,22 @@ def read(*path: str | int) -> Pick:
 def drawn(*path: str | int) -> Pick:
     """What the checker says of the pictures of the world's prompts."""
     return at("judges", "checker", *path)
+
+
+def table_of(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return ["|" + "".join(f" {cell} |" if cell else " |" for cell in heads), "|---" * len(heads) + "|"] + [
+        f"| {' | '.join(row)} |" for row in rows
+    ]
+
+
+def replace_between(document: Path, marks: tuple[str, str], lines: list[str]) -> None:
+    """Write `lines` between the two marks of `document`; ValueError when it has none."""
+    text, (begin, end) = document.read_text(encoding="utf-8"), marks
+    if begin not in text or end not in text.split(begin)[1]:
+        raise ValueError(
+            f"{document} lacks the marks of its table; put back {begin!r} and {end!r} or leave out --readme."
+        )
+    before, rest = text.split(begin, 1)
+    after, table = rest.split(end, 1)[1], "\n".join(lines)
+    write_atomically(document, f"{before}{begin}\n{table}\n{end}{after}".encode())

@@ -16,11 +16,9 @@ import sys
 from pathlib import Path
 
 from claims import claims_section, claims_tables, lost
-from headline import write_headline
 from plots import plot_attention, plot_places, plot_probes
-from reports import Pick, Reports, drawn, found, r1, read, spread_of, title_of, values_of
-from sentences import sentences_section
-from ways import ways_section, write_training_table
+from reports import Pick, Reports, drawn, found, r1, read, replace_between, spread_of, table_of, title_of, values_of
+from ways import sentences_section, ways_section, write_training_table
 
 from debias_sd.report import write_atomically
 
@@ -30,19 +28,27 @@ PADS = {"0": "keep", "20": "pads20", "40": "pads40", "80": "pads80", "120": "pad
 ANOTHER_SEED = "another-seed"  # the folder of a second run's reports, inside that of the first
 TRAINING_WAYS = "training-ways"  # that of encoders trained in other ways
 WAYS = {"t2i": "text to image", "i2t": "image to text"}
+# The README's table.
+BEGIN, END = "<!-- results: written by scripts/results.py -->", "<!-- end of results -->"
+HEADLINE_ROWS = ("base", "base-chunked", "base-stretched", "long-clip-l0.5", "debias-l0.1")
+HEADLINE_ROWS += ("long-clip-sentences-l0.5", "debias-sentences-l0.1")
+HEADLINE = {
+    "Keep": ("retrieval", r1("keep", "t2i")),
+    "Move": ("retrieval", r1("move", "t2i")),
+    "Remove": ("retrieval", r1("remove", "t2i")),
+    "summary drawn": ("fidelity", drawn("summary_score")),
+    "late details drawn": ("fidelity", drawn("late_detail")),
+}
 
 
 def table(groups: dict, columns: dict[str, Pick], *, seeds: bool = True) -> list[str]:
     """A Markdown table: a row for each recipe, a column for each picked value."""
-    lines = [
-        "| | " + " | ".join(columns) + (" | seeds |" if seeds else " |"),
-        "|---" * (len(columns) + 1 + seeds) + "|",
-    ]
+    rows = []
     for recipe, by_seed in groups.items():
         cells = [spread_of(values_of(by_seed, pick)) for pick in columns.values()]
-        text = " | ".join("–" if cell is None else str(cell) for cell in cells)
-        lines.append(f"| {title_of(recipe)} | {text} |" + (f" {len(by_seed)} |" if seeds else ""))
-    return [*lines, ""]
+        last = [str(len(by_seed))] if seeds else []
+        rows.append([title_of(recipe), *("–" if cell is None else str(cell) for cell in cells), *last])
+    return [*table_of(["", *columns, *(["seeds"] if seeds else [])], rows), ""]
 
 
 def retrieval_section(reports: Reports, docs: Path) -> list[str]:
@@ -150,13 +156,13 @@ def checker_section(reports: Reports) -> list[str]:
     if not checked:
         return []
     lines = ["### The checker's own errors: the ceiling", "", f"From {checked[0].path.name}, on rendered scenes:", ""]
-    lines += ["| pictures | things missed, % | near misses let pass, % | empty cells filled, % | things |"]
-    lines += ["|---" * 5 + "|"]
+    rows = []
     for name, rates in checked[0].report.extra["checker_errors"].items():
         cells = [rates[key] for key in ("missed_percent", "false_percent", "filled_percent")]
-        numbers = " | ".join("–" if value is None else f"{value:.2f}" for value in cells)
-        lines.append(f"| {name.replace('_', ' ')} | {numbers} | {rates['things']} |")
-    return [*lines, ""]
+        numbers = ("–" if value is None else f"{value:.2f}" for value in cells)
+        rows.append((name.replace("_", " "), *numbers, str(rates["things"])))
+    heads = ("pictures", "things missed, %", "near misses let pass, %", "empty cells filled, %", "things")
+    return [*lines, *table_of(heads, rows), ""]
 
 
 def again_section(again: Reports | None) -> list[str]:
@@ -174,13 +180,14 @@ def again_section(again: Reports | None) -> list[str]:
 
 def sources_section(reports: Reports) -> list[str]:
     """Every report that a number can come from, with what is needed to make it again."""
-    lines = ["## Where the numbers come from", "", "| report | encoder (weights) | evaluation seed | command | s |"]
-    lines.append("|---|---|---|---|---|")
+    rows = []
     for source in reports.sources:
         report = source.report
         named = ", ".join(f"{name} ({result['sha256'][:10]})" for name, result in report.encoders.items())
-        command = f"`{report.command}`"
-        lines.append(f"| {source.path.name} | {named} | {report.settings['seed']} | {command} | {report.seconds:.0f} |")
+        seed, command = str(report.settings["seed"]), f"`{report.command}`"
+        rows.append((source.path.name, named, seed, command, f"{report.seconds:.0f}"))
+    heads = ("report", "encoder (weights)", "evaluation seed", "command", "s")
+    lines = ["## Where the numbers come from", "", *table_of(heads, rows)]
     versions = sorted({", ".join(f"{k} {v}" for k, v in source.report.versions.items()) for source in reports.sources})
     return [*lines, "", "Versions: " + "; ".join(versions) + ".", ""]
 
@@ -211,6 +218,20 @@ def write_results(reports: Reports, docs: Path, *, again: Reports | None = None,
         if more is not None:
             lines += [f"{title}:", "", *sources_section(more)[2:]]
     return write_atomically(docs / "results.md", ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def headline_table(reports: Reports) -> list[str]:
+    """Retrieval under the probes and what was drawn, a row for each way to read a long prompt."""
+    rows = []
+    for recipe in HEADLINE_ROWS:
+        found = (spread_of(values_of(reports.of_kind(kind).get(recipe, {}), pick)) for kind, pick in HEADLINE.values())
+        rows.append((title_of(recipe), *("–" if value is None else str(value) for value in found)))
+    return table_of(("", *HEADLINE), rows)
+
+
+def write_headline(reports: Reports, readme: Path) -> None:
+    """Replace what stands between the marks of `readme`; ValueError when it has none."""
+    replace_between(readme, (BEGIN, END), headline_table(reports))
 
 
 def main() -> int:

@@ -1,18 +1,21 @@
-"""The section of docs/results.md on other ways of training, and the table in docs/training.md, from the same reports.
+"""The sections of docs/results.md on other ways of training and on late sentences, and the table in docs/training.md.
 
-The rule for a difference: it is larger than the sum of the two standard deviations over training seeds, else the values
-are within the spread. Without a spread (one seed on a side) there is no verdict but the difference.
+Late sentences are held to what the base makes of each alone.
 """
 
 from __future__ import annotations
 
 import statistics
+import textwrap
 from pathlib import Path
 
 from claims import paired_interval
-from headline import replace_between
-from reports import Pick, Reports, Spread, at, drawn, r1, spread_of, title_of, values_of
+from reports import Pick, Reports, Spread, at, drawn, r1, replace_between, spread_of, table_of, title_of, values_of
 
+RULE = (
+    "The rule for a difference: it is larger than the sum of the two standard deviations over training seeds, else the "
+    "values are within the spread."
+)
 MARKS = ("<!-- ways: written by scripts/results.py -->", "<!-- end of ways -->")
 RECIPES = {"debias": "debias-l0.1", "long-clip": "long-clip-l0.5"}
 COLUMNS: dict[str, tuple[str, Pick]] = {
@@ -32,6 +35,13 @@ COLUMNS: dict[str, tuple[str, Pick]] = {
 }
 COMPARED = (("packed", "grouped"), ("frozen", "grouped"), ("frozen", "packed"))
 STEPS = ("grouped", "packed", "packed, frozen")
+HELD = ("long-clip", "debias")  # recipes that were trained with the term on late sentences, too
+CHUNKED = "base-chunked"
+INTRODUCTION = (
+    "Not in the papers: both recipes with `late_sentences_weight` 1 (training.md) and everything else as above. The "
+    "states of each sentence that begins behind the base's window are held to those that the base gives it alone, "
+    "which is what chunking feeds the UNet. In brackets: training seeds."
+)
 
 
 def name_of(recipe: str, way: str) -> str:
@@ -61,15 +71,15 @@ def quality_table(reports: Reports, recipe: str) -> list[str]:
     names = {way: name_of(recipe, way) for way in ("grouped", "packed", "frozen")}
     seeds = {way: len(reports.of_kind("retrieval").get(name, {})) for way, name in names.items()}
     heads = [f"{way} ({count})" for way, count in seeds.items()] + [f"{a} against {b}" for a, b in COMPARED]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    rows = []
     for column in COLUMNS:
         values = {way: value_of(reports, name, column) for way, name in names.items()}
         cells = ["–" if value is None else str(value) for value in values.values()]
         cells += [verdict_of(values[ours], values[theirs]) for ours, theirs in COMPARED]
-        lines.append(f"| {column} | {' | '.join(cells)} |")
+        rows.append((column, *cells))
     found = {f"{a} against {b}": paired_interval(reports, (names[a], names[b])) for a, b in COMPARED}
     said = "; ".join(f"{text} {value}" for text, value in found.items() if value)
-    return [*lines, "", *([f"Late details, paired: {said}.", ""] if said else [])]
+    return [*table_of(["", *heads], rows), "", *([f"Late details, paired: {said}.", ""] if said else [])]
 
 
 def again_lines(reports: Reports) -> list[str]:
@@ -149,7 +159,7 @@ def ways_section(reports: Reports, ways: Reports | None) -> list[str]:
     ]
     lines += ["`text_pass: packed`, the trainer's default. Frozen: packed with `freeze_image_tower: true`."]
     lines += ["In brackets: training seeds.", ""]
-    lines += [" ".join(__doc__.split("\n\n")[1].split()), ""]
+    lines += [f"{RULE} Without a spread (one seed on a side) there is no verdict but the difference.", ""]
     for recipe, variant in RECIPES.items():
         if name_of(recipe, "packed") in ways.of_kind("retrieval"):
             lines += [f"### {title_of(variant)}", "", *quality_table(both, recipe)]
@@ -192,3 +202,48 @@ def write_training_table(reports: Reports, ways: Reports, document: Path) -> Non
     """Replace what stands between the marks of docs/training.md; a document without marks stays as it is."""
     if document.is_file() and MARKS[0] in document.read_text(encoding="utf-8"):
         replace_between(document, MARKS, training_table(reports, ways))
+
+
+def plain(recipe: str) -> str:
+    """The name in reports of `recipe` as the other sections have it."""
+    return name_of(recipe, "grouped")
+
+
+def held(recipe: str) -> str:
+    """That of `recipe` with the term."""
+    return name_of(recipe, "sentences")
+
+
+def held_table(reports: Reports) -> list[str]:
+    """A row for each measure: both recipes without and with the term, and how these compare."""
+    measured = [recipe for recipe in HELD if held(recipe) in reports.of_kind("retrieval")]
+    heads, cells = [], {column: [] for column in COLUMNS}
+    for recipe in measured:
+        seeds = [len(reports.of_kind("retrieval").get(name, {})) for name in (plain(recipe), held(recipe))]
+        heads += [f"{title_of(plain(recipe))} ({seeds[0]})", f"with the term ({seeds[1]})", "the term"]
+        for column, row in cells.items():
+            without, with_term = (value_of(reports, name, column) for name in (plain(recipe), held(recipe)))
+            row += [str(without or "–"), str(with_term or "–"), verdict_of(with_term, without)]
+    return [*table_of(["", *heads], ((column, *row) for column, row in cells.items())), ""]
+
+
+def interval_lines(reports: Reports) -> list[str]:
+    """Late details, paired over prompts: the term against none, against chunking, and the recipes that both have it."""
+    pairs = [(held(recipe), other) for recipe in HELD for other in (plain(recipe), CHUNKED)]
+    pairs.append((held(HELD[1]), held(HELD[0])))
+    found = [(pair, paired_interval(reports, pair)) for pair in pairs]
+    lines = [f"- {title_of(ours)} against {title_of(theirs)}: {said}" for (ours, theirs), said in found if said]
+    return ["Late details drawn, paired:", "", *lines, ""] if lines else []
+
+
+def sentences_section(reports: Reports, again: Reports | None) -> list[str]:
+    """Markdown lines of the section, of both runs; none where nothing was measured."""
+    runs = {"The first run": reports} | ({"Again with another seed": again} if again is not None else {})
+    runs = {title: run for title, run in runs.items() if any(held(r) in run.of_kind("retrieval") for r in HELD)}
+    if not runs:
+        return []
+    lines = ["## Late sentences held", "", *textwrap.wrap(INTRODUCTION, 120), ""]
+    lines += [f"{RULE} Late details also have paired intervals over prompts, as above.", ""]
+    for title, run in runs.items():
+        lines += [f"### {title}", "", *held_table(run), *interval_lines(run)]
+    return lines
