@@ -104,7 +104,7 @@ def install_encoder(source: Path, target: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     from debias_sd.run_state import check_finite
-    from train_unet.state import put_in_place
+    from train_unet.run import put_in_place
 
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -131,7 +131,7 @@ def install_encoder(source: Path, target: Path) -> None:
 
 def install(folder: Path, weights: Path) -> None:
     """Copy the finished models of `folder` to `weights`."""
-    from train_unet.state import put_in_place
+    from train_unet.run import put_in_place
 
     for name in ("base", *RECIPES):
         install_encoder(folder / name, weights / name)

@@ -12,9 +12,9 @@ from train_encoder.engine import Engine, Shards, make_engine, refuse_deepspeed
 from train_encoder.prepare import prepare
 from train_encoder.settings import make_config, parse_arguments, read_config
 from train_encoder.step import learning_rate
-from train_unet.config import UnetConfig
-from train_unet.config import parse_arguments as parse_unet_arguments
 from train_unet.run import run
+from train_unet.settings import UnetConfig
+from train_unet.settings import parse_arguments as parse_unet_arguments
 
 CONFIGS = sorted((Path(train_encoder.__file__).parent / "configs").glob("*.yaml"))
 

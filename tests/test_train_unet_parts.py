@@ -10,9 +10,9 @@ from unet_tiny import tiny_unet_config
 
 from debias_sd.shapes.caption import length, read_sentence
 from debias_sd.shapes.tokenizer import build_tokenizer
-from train_unet.config import UnetConfig
 from train_unet.models import caption_of, draw_scene, most_things, new_scheduler, new_unet
-from train_unet.state import put_in_place
+from train_unet.run import put_in_place
+from train_unet.settings import UnetConfig
 from train_unet.train import Average, Conditioner, denoising_loss, learning_rate_at, make_batch
 
 

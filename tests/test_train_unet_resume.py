@@ -16,9 +16,8 @@ from debias_sd.shapes.caption import Caption
 from train_unet import run as run_module
 from train_unet import train as training
 from train_unet.__main__ import main
-from train_unet.config import parse_arguments
-from train_unet.models import new_vae
-from train_unet.state import save_state
+from train_unet.models import new_vae, save_state
+from train_unet.settings import parse_arguments
 
 ADVICE = (
     "what was saved before stays, but the same settings lead here again: start a new run, in another output_dir, with "

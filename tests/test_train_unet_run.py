@@ -16,9 +16,9 @@ from unet_tiny import SMALL, tiny_unet_config
 from debias_sd.encoder import TextEncoder
 from train_unet import train as training
 from train_unet.__main__ import main
-from train_unet.config import UnetConfig, parse_arguments
 from train_unet.models import new_unet, new_vae
-from train_unet.state import check_same_run
+from train_unet.run import check_same_run
+from train_unet.settings import UnetConfig, parse_arguments
 from train_unet.train import Conditioner, make_pool, train_unet
 
 ROOT = Path(__file__).parent.parent

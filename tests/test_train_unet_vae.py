@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from train_unet import models as training
-from train_unet.models import new_vae, pictures, refine_decoder, standardise_latents, train_vae
-from train_unet.state import load_state, save_state
+from train_unet.models import load_state, new_vae, pictures, refine_decoder, save_state, standardise_latents, train_vae
 
 VAE_RUN = {"steps": 4, "batch_size": 2, "learning_rate": 1e-3, "seed": 0}
 

@@ -9,7 +9,7 @@ from test_weights import NAMES, ROOT, check_folder, digests, size_of
 from tiny_world import save_tiny_clip, tiny_pipeline
 
 from train_encoder.settings import parse_arguments as read_encoder_settings
-from train_unet.config import parse_arguments as read_unet_settings
+from train_unet.settings import parse_arguments as read_unet_settings
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from train_unet.config import UnetConfig
+from train_unet.settings import UnetConfig
 
 SMALL: dict[str, Any] = {
     "widths": (16, 32),

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from debias_sd.commands.terminal import open_terminal
-from train_unet.config import parse_arguments
+from train_unet.settings import parse_arguments
 
 
 def main(arguments: list[str] | None = None) -> int:

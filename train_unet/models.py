@@ -10,6 +10,8 @@ The VAE is a stock `AutoencoderKL`, 48 x 48 pixels to 6 x 6 latents of 16 channe
 pixels, so a cell of the scene is 2 x 2 positions. After training, the mean and the spread of each latent channel are
 folded into the two 1 x 1 convolutions beside the latents (exact: they do not pad), so that the UNet sees channels of
 mean 0 and variance 1 and `scaling_factor` is 1.
+
+Their training states on disk are written whole, or not at all, and read without pickle.
 """
 
 from __future__ import annotations
@@ -17,18 +19,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
 from torch import Tensor
 
+from debias_sd.run_state import check_finite, read_state, write_state
 from debias_sd.shapes.caption import Caption, opening_caption, sentence_caption, tag_caption
 from debias_sd.shapes.render import SIDE, render
 from debias_sd.shapes.scene import Scene, random_scene
-from train_unet.state import load_state, save_state
 
 LATENT_SIDE = 6
+LATENT_CHANNELS = 16
+VAE_SAVE_STEPS, DECODER_SAVE_STEPS = 500, 200
+Report = Callable[[int, float], None]
+DIVERGED = (
+    "what was saved before stays, but the same settings lead here again: start a new run, in another output_dir, with "
+    "a lower learning rate"
+)
 
 
 def new_unet(seed: int, *, latent_channels: int, text_width: int, widths: tuple[int, int]) -> UNet2DConditionModel:
@@ -85,11 +95,6 @@ def caption_of(scene: Scene, rng: random.Random) -> Caption:
     else:
         return tag_caption(scene, rng)
     return caption if {thing for named in caption.named for thing in named} == things else tag_caption(scene, rng)
-
-
-LATENT_CHANNELS = 16
-VAE_SAVE_STEPS, DECODER_SAVE_STEPS = 500, 200
-Report = Callable[[int, float], None]
 
 
 def new_vae(seed: int) -> AutoencoderKL:
@@ -183,3 +188,21 @@ def refine_decoder(
         if (step + 1) % DECODER_SAVE_STEPS == 0:
             save_state(folder / "decoder-state.pt", step + 1, parts)
     return vae.eval()
+
+
+def save_state(path: Path, step: int, parts: dict[str, Any]) -> None:
+    """Write `step` and the state dict of every part to `path`; NaN, infinity or a crash leaves the previous file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"step": step, **{name: part.state_dict() for name, part in parts.items()}}
+    check_finite(state, what=f"{path.name} of step {step} is not saved: the run", advice=DIVERGED)
+    write_state(path, state)
+
+
+def load_state(path: Path, parts: dict[str, Any]) -> int:
+    """Load `path` into the parts and return its step; 0 when there is no such file yet."""
+    if not path.exists():
+        return 0
+    state = read_state(path)
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    return int(state["step"])

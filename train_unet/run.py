@@ -1,4 +1,7 @@
-"""One whole run: VAE, UNet, and the Stable Diffusion folder that they make together with the base encoder."""
+"""One whole run: VAE, UNet, and the Stable Diffusion folder that they make together with the base encoder.
+
+Finished folders are written under a temporary name, then renamed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,12 +23,29 @@ from tqdm import tqdm
 
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import find_encoder_folder
-from debias_sd.report import check_writable, hash_file, source_commit
-from debias_sd.run_state import check_finite, fingerprint, package_versions, remove_files
-from train_unet.config import UnetConfig
-from train_unet.models import caption_of, draw_scene, new_scheduler, new_unet, pictures, refine_decoder, train_vae
-from train_unet.state import DIVERGED, WRITTEN, check_same_run, is_finished, put_in_place
+from debias_sd.report import check_writable, hash_file, source_commit, write_atomically
+from debias_sd.run_state import check_finite, fingerprint, list_changes, note_versions, package_versions, remove_files
+from train_unet.models import (
+    DIVERGED,
+    caption_of,
+    draw_scene,
+    new_scheduler,
+    new_unet,
+    pictures,
+    refine_decoder,
+    train_vae,
+)
+from train_unet.settings import UnetConfig
 from train_unet.train import COUNTS, Conditioner, share_drawn, train_unet
+
+# What a run writes into its folder.
+MADE = ("vae", "vae-first", "pipeline")
+WRITTEN = (
+    *(name + ending for name in MADE for ending in ("", ".tmp", ".old")),
+    *("vae-state.pt", "decoder-state.pt", "unet-state.pt", ".*-state.pt.partial"),
+    *("pool.safetensors", "pool.tmp", "log.jsonl", "settings.json"),
+)
+LENGTHS = ("vae_train_steps", "decoder_train_steps", "max_train_steps")
 
 
 def get_vae(config: UnetConfig, folder: Path) -> AutoencoderKL:
@@ -175,3 +196,48 @@ def save_pipeline(pipeline: StableDiffusionPipeline, target: Path, facts: dict[s
     (temporary / "provenance.json").write_text(json.dumps({**facts, "sha256": hashes}, indent=2) + "\n")
     put_in_place(temporary, target)
     return target
+
+
+def check_same_run(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Note at `path` what decides this run's result; ValueError when an earlier run in that folder had it otherwise.
+
+    Finished parts and states of a folder are taken as they are, so they must be those of the same run. Settings that
+    the earlier run did not note (it stopped after the VAE) are added. Makes the folder. Returns the versions of the
+    packages that the run has been computed with so far, and says where they have changed.
+    """
+    folder = path.parent
+    noted = json.loads(path.read_text()) if path.exists() else {}
+    if not noted and any((folder / name).exists() for name in MADE):
+        raise ValueError(f"{folder} has a model that train_unet did not write; give another output_dir.")
+    now = json.loads(json.dumps(settings))
+    changes = list_changes(noted, {name: value for name, value in now.items() if name in noted})
+    if changes:
+        only_length = all(change.startswith(LENGTHS) for change in changes)
+        reason = "; its learning rate falls to 0 over exactly these steps, so no other length has its weights"
+        raise ValueError(
+            f"{folder} holds a run with another {', '.join(changes)}{reason if only_length else ''}; give another "
+            "output_dir, or what that run had, or delete it with --overwrite_output_dir."
+        )
+    today = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    versions, warning = note_versions(noted.get("versions", []), since=today)
+    if warning:
+        print(f"warning: {warning}")
+    write_atomically(path, (json.dumps(noted | now | {"versions": versions}, indent=1) + "\n").encode())
+    return versions
+
+
+def is_finished(target: Path) -> bool:
+    """Whether the run has made the folder `target`; says so."""
+    if target.exists():
+        print(f"{target} is finished; everything is left as it is (--overwrite_output_dir deletes it and trains anew)")
+    return target.exists()
+
+
+def put_in_place(fresh: Path, target: Path) -> None:
+    """Give the finished folder `fresh` the name `target`; an older folder there is moved aside first, deleted last."""
+    old = target.with_name(target.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(fresh, target)
+    shutil.rmtree(old, ignore_errors=True)

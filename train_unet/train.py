@@ -27,9 +27,8 @@ from tqdm import tqdm
 from debias_sd.run_state import check_finite
 from debias_sd.shapes.render import judge, render
 from debias_sd.shapes.scene import random_scene
-from train_unet.config import UnetConfig
-from train_unet.models import caption_of, draw_scene, most_things, new_scheduler
-from train_unet.state import DIVERGED, load_state, save_state
+from train_unet.models import DIVERGED, caption_of, draw_scene, load_state, most_things, new_scheduler, save_state
+from train_unet.settings import UnetConfig
 
 BATCH = 64
 COUNTS = 9
