@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from reports import Reports, drawn, r1, read, split_weight, spread_of, title_of, values_of
 
-from debias_sd.measure.reports.plots import draw_png
+from debias_sd.measure.reports.page import draw_png
 from debias_sd.report import write_atomically
 
 COLOURS = {"base": "#6e7781", "long-clip": "#cf222e", "debias": "#0969da"}

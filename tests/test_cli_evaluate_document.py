@@ -23,7 +23,7 @@ from debias_sd.datasets.names import EVALUATION_KINDS
 from debias_sd.datasets.records import Faults, ListedRecords, Record
 from debias_sd.measure.embedding import Embedder, FeatureCache
 from debias_sd.measure.processes import Processes
-from debias_sd.measure.reports.tables import published_tables
+from debias_sd.measure.reports.retrieval import published_tables
 from debias_sd.measure.towers import load_towers
 from debias_sd.probes import GROUPS
 from debias_sd.report import Report

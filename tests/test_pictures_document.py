@@ -12,8 +12,8 @@ from tiny_judges import save_blip
 
 from debias_sd import cli
 from debias_sd.encoder_folder import WEIGHTS
-from debias_sd.measure.reports.picture_tables import TABLES
-from debias_sd.measure.reports.tables import read_entries
+from debias_sd.measure.reports.page import read_entries
+from debias_sd.measure.reports.pictures import TABLES
 from debias_sd.report import Report
 
 ROOT = Path(__file__).parent.parent

@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from debias_sd.measure.reports import picture_tables as judged
-from debias_sd.measure.reports.picture_tables import picture_tables
-from debias_sd.measure.reports.tables import Entry
+from debias_sd.measure.reports import pictures as judged
+from debias_sd.measure.reports.page import Entry
+from debias_sd.measure.reports.pictures import picture_tables
 from debias_sd.report import Report
 
 JPEG = base64.b64encode(b"\xff\xd8\xff").decode()

@@ -13,7 +13,7 @@ from tiny import save_clip_model
 from tiny_sets import make_coco, make_docci, make_urban1k
 
 from debias_sd import cli
-from debias_sd.measure.reports.tables import published_tables, published_value
+from debias_sd.measure.reports.retrieval import published_tables, published_value
 from debias_sd.report import Report
 
 

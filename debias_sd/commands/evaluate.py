@@ -171,6 +171,7 @@ def _read_paper(running: evaluate_sets.Running, sets: dict[str, Any], arguments:
 
 def _say_tables(path: Path) -> None:
     """The published tables of which something was measured, ours beside them, in Markdown."""
-    from debias_sd.measure.reports.tables import published_comparisons, read_entries
+    from debias_sd.measure.reports.page import read_entries
+    from debias_sd.measure.reports.retrieval import published_comparisons
 
     say("\n".join(table.as_markdown() for table in published_comparisons(read_entries([path]))))

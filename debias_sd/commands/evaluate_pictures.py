@@ -145,7 +145,7 @@ def _loader(spec: str, arguments: argparse.Namespace, device: torch.device) -> C
 
 
 def _warn_of_marks(judge: Judge) -> None:
-    from debias_sd.measure.reports.picture_tables import MEAN_ALONE
+    from debias_sd.measure.reports.pictures import MEAN_ALONE
 
     if judge.thresholds.source == type(judge.thresholds)().source:
         warn(f"judge {judge.name} is not calibrated, its marks are a guess: debias-sd calibrate --judge {judge.name}")
@@ -249,7 +249,7 @@ def _bars() -> Callable[[str, int], Callable[[int], object]]:
 
 def _say_scores(judged: Judged, sentences: Sentences) -> None:
     """One line an encoder and judge; of a judge that can never say drawn the share is no measurement."""
-    from debias_sd.measure.reports.picture_tables import MEAN_ALONE, says_drawn
+    from debias_sd.measure.reports.pictures import MEAN_ALONE, says_drawn
 
     if not sentences.is_late.any():
         warn("every prompt is one sentence, so there are no late details; the reports hold the share of all sentences.")

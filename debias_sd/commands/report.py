@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
-    from debias_sd.measure.reports.page import Gallery
-    from debias_sd.measure.reports.tables import Table
+    from debias_sd.measure.reports.page import Gallery, Table
 
 HELP = "compare JSON reports: Markdown, one HTML page, plots"
 
@@ -55,16 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _parts(arguments: argparse.Namespace) -> tuple[list[Table], dict[str, bytes], list[Gallery]]:
     """Tables, and plots and pictures where they were asked for."""
-    from debias_sd.measure.reports.page import example_galleries
-    from debias_sd.measure.reports.picture_tables import TABLES, picture_galleries, quarter_plots
-    from debias_sd.measure.reports.plots import make_plots
-    from debias_sd.measure.reports.reading_tables import reading_plots, reading_tables
-    from debias_sd.measure.reports.tables import make_tables, read_entries
-    from debias_sd.report import ATTENTION
+    from debias_sd.measure.reports.page import number_table, read_entries, settings_table
+    from debias_sd.measure.reports.pictures import TABLES, picture_galleries, quarter_plots
+    from debias_sd.measure.reports.reading import reading_plots, reading_tables
+    from debias_sd.measure.reports.retrieval import example_galleries, make_plots, retrieval_tables
+    from debias_sd.report import ATTENTION, RETRIEVAL
 
     entries = read_entries(arguments.reports)
-    *tables, sources = make_tables(entries, TABLES | {ATTENTION: lambda those: []})
-    tables = [*tables, *reading_tables(entries), sources]
+    tables = retrieval_tables(entries)
+    for kind in dict.fromkeys(entry.report.kind for entry in entries):
+        if kind not in (RETRIEVAL, ATTENTION):  # what is read is in reports of retrieval too
+            those = [entry for entry in entries if entry.report.kind == kind]
+            tables += TABLES[kind](those) if kind in TABLES else [number_table(kind, those)]
+    tables += [*reading_tables(entries), settings_table(entries)]
     plots: dict[str, bytes] = {}
     if arguments.plots is not None or arguments.html is not None:
         try:

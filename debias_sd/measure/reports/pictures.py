@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.measure.reports.page import Gallery, Shown, is_jpeg
-from debias_sd.measure.reports.plots import COLOURS, draw_png
-from debias_sd.measure.reports.tables import Entry, Table, cell, interval_cell
+from debias_sd.measure.reports.page import COLOURS, Entry, Gallery, Shown, Table, cell, draw_png, interval_cell, is_jpeg
 from debias_sd.report import FIDELITY, JUDGE
 from debias_sd.text import count_of
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.measure.reports.plots import COLOURS, draw_png, legend_name
-from debias_sd.measure.reports.tables import NONE, Entry, Table, interval_cell
+from debias_sd.measure.reports.page import COLOURS, NONE, Entry, Table, draw_png, interval_cell, legend_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,11 +1,8 @@
-"""Reports as tables of text, for Markdown and HTML alike: made from the JSON alone, one or several side by side.
+"""Reports of retrieval on sets: tables with published rows beside ours, plots, and captions that encoders fail on.
 
-Retrieval on sets has its own tables, published rows beside ours. Every other kind of report is shown by the numbers
-that its encoders have in common, so that a new measurement needs nothing here.
-
-Published R@1 of the models that this project is compared with, from one data file, published.json.
-
-A row belongs to an encoder whose name is the row's id, with or without a training seed: `debias-b16`, `debias-b16-s0`.
+Published R@1 of the models that this project is compared with comes from one data file, published.json. A row belongs
+to an encoder whose name is the row's id, with or without a training seed: `debias-b16`, `debias-b16-s0`. Plots are R@1
+by probe, by sentences in front, by words read; published curves are grey.
 """
 
 from __future__ import annotations
@@ -13,14 +10,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from debias_sd.report import RETRIEVAL, Report, split_name
+from debias_sd.measure.reports.page import (
+    COLOURS,
+    NONE,
+    Entry,
+    Gallery,
+    Shown,
+    Table,
+    cell,
+    draw_png,
+    interval_cell,
+    is_jpeg,
+    legend_name,
+)
+from debias_sd.probes import GROUPS
+from debias_sd.report import RETRIEVAL, split_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PUBLISHED_WAYS = ("t2i", "i2t")
 _FILE = Path(__file__).with_name("published.json")
+WAYS = {"t2i": "text to image", "i2t": "image to text"}
+GREY = "#8c959f"
+_LABELS = {"t2i": "R@1, text to image, %", "i2t": "R@1, image to text, %"}
+Lines = dict[str, dict[str, tuple[float, float, float]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,67 +96,10 @@ def published_value(encoder: str, data: str, probe: str, way: str) -> float | No
     return None
 
 
-WAYS = {"t2i": "text to image", "i2t": "image to text"}
-NONE = "–"
-_NOT_SHOWN = ("seconds", "window")
-_DEPTH = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A title, the words under it, column heads (the first is the rows' own) and rows of text."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def as_markdown(self) -> str:
-        """The table under its title."""
-        lines = [f"### {self.title}", "", *([self.note, ""] if self.note else [])]
-        for place, row in enumerate((self.columns, *self.rows)):
-            lines.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |")
-            lines += ["|---" * len(self.columns) + "|"] if place == 0 else []
-        return "\n".join(lines) + "\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One encoder of one report; `label` tells it from one of the same name in another report."""
-
-    label: str
-    name: str
-    report: Report
-    result: Mapping[str, Any]
-
-
-TablesOf = Callable[[list[Entry]], Iterable[Table]]
-
-
-def read_entries(paths: list[Path]) -> list[Entry]:
-    """Every encoder of the reports; ValueError for a file that is no report."""
-    reports = [(path, Report.read(path)) for path in paths]
-    named = [name for _, report in reports for name in report.encoders]
-    entries = []
-    for path, report in reports:
-        for name, result in report.encoders.items():
-            label = name if named.count(name) == 1 else f"{name} ({path.stem})"
-            entries.append(Entry(label, name, report, result))
-    labels = [entry.label for entry in entries]
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
-        raise ValueError(f"two reports give {twice}; rename one of the files, or give each only once.")
-    return entries
-
-
-def make_tables(entries: list[Entry], shown: Mapping[str, TablesOf] | None = None) -> list[Table]:
-    """All tables, kind by kind; `shown` has what makes the tables of kinds that are no retrieval on sets."""
+def retrieval_tables(entries: list[Entry]) -> list[Table]:
+    """The sets, published tables with ours, differences; of the entries that are retrieval on sets."""
     on_sets = [entry for entry in entries if entry.report.kind == RETRIEVAL]
-    tables = [*set_tables(on_sets), *published_comparisons(on_sets), *difference_tables(on_sets)]
-    for kind in dict.fromkeys(entry.report.kind for entry in entries if entry.report.kind != RETRIEVAL):
-        those = [entry for entry in entries if entry.report.kind == kind]
-        tables += shown[kind](those) if shown and kind in shown else [number_table(kind, those)]
-    return [*tables, settings_table(entries)]
+    return [*set_tables(on_sets), *published_comparisons(on_sets), *difference_tables(on_sets)]
 
 
 def set_tables(entries: list[Entry]) -> Iterator[Table]:
@@ -177,11 +139,6 @@ def _score_cells(scores: Mapping[str, Any]) -> list[str]:
 
 def _r1(entry: Entry, data: str, probe: str, way: str) -> float | None:
     return entry.result["sets"].get(data, {}).get("probes", {}).get(probe, {}).get(way, {}).get("r1")
-
-
-def cell(value: float | None, form: str = ".2f") -> str:
-    """A number as text, a dash where there is none."""
-    return NONE if value is None else format(value, form)
 
 
 def published_comparisons(entries: list[Entry]) -> Iterator[Table]:
@@ -230,41 +187,109 @@ def difference_tables(entries: list[Entry]) -> Iterator[Table]:
             yield Table("Differences of R@1", note, ("", "probe", *WAYS.values()), tuple(rows))
 
 
-def interval_cell(bounds: list[float]) -> str:
-    """An interval of a difference, bold where it is clear of 0."""
-    text = f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
-    return f"**{text}**" if bounds[0] > 0 or bounds[1] < 0 else text
+def make_plots(entries: list[Entry]) -> dict[str, bytes]:
+    """PNG files by name, for every set, direction and family of probes that was measured in more than one way.
+
+    ValueError with one sentence where matplotlib is not installed and there is something to draw.
+    """
+    on_sets = [entry for entry in entries if entry.report.kind == RETRIEVAL]
+    plots = {}
+    for data in dict.fromkeys(data for entry in on_sets for data in entry.result["sets"]):
+        having = [entry for entry in on_sets if data in entry.result["sets"]]
+        for way in _LABELS:
+            for name, draw in _DRAWN.items():
+                lines = {entry.label: _values(entry, data, GROUPS[name], way) for entry in having}
+                if max(map(len, lines.values())) > 1:
+                    plots[f"{data}-{name}-{way}.png"] = draw_png(partial(draw, lines, data, way), _LABELS[way])
+    return plots
 
 
-def number_table(kind: str, entries: list[Entry]) -> Table:
-    """The numbers of another kind of report, a row each, an encoder a column."""
-    found = {entry.label: dict(_numbers(entry.result)) for entry in entries}
-    names = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
-    rows = tuple((name, *(cell(numbers.get(name), ".4g") for numbers in found.values())) for name in names)
-    return Table(kind, "", ("", *found), rows)
+def _values(entry: Entry, data: str, probes: tuple[str, ...], way: str) -> dict[str, tuple[float, float, float]]:
+    """R@1 with its interval by probe."""
+    found = {name: probe[way] for name, probe in entry.result["sets"][data]["probes"].items() if name in probes}
+    bounds = {name: scores.get("intervals", {}).get("r1", [scores["r1"]] * 2) for name, scores in found.items()}
+    return {name: (found[name]["r1"], *bounds[name]) for name in probes if name in found}
 
 
-def _numbers(result: Mapping[str, Any], path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, float]]:
-    for key, value in result.items():
-        if isinstance(value, Mapping) and depth > 1:
-            yield from _numbers(value, f"{path}{key} ", depth - 1)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and key not in _NOT_SHOWN:
-            yield path + key, float(value)
-
-
-def settings_table(entries: list[Entry]) -> Table:
-    """Where every number comes from."""
-    rows = []
-    for entry in entries:
-        report = entry.report
-        versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-        rows.append(
-            (
-                entry.label,
-                entry.result.get("sha256", NONE)[:10],
-                f"`{report.command}`",
-                f"{report.seconds:.0f}",
-                versions,
-            )
+def _bars(lines: Lines, data: str, way: str, axes: Axes) -> None:
+    names = list(dict.fromkeys(name for values in lines.values() for name in values))
+    width = 0.8 / len(lines)
+    for number, (label, values) in enumerate(lines.items()):
+        places = [names.index(name) + (number - (len(lines) - 1) / 2) * width for name in values]
+        heights = [value for value, _, _ in values.values()]
+        errors = [
+            [max(0.0, v - low) for v, low, _ in values.values()],
+            [max(0.0, high - v) for v, _, high in values.values()],
+        ]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.bar(
+            places,
+            heights,
+            0.92 * width,
+            yerr=errors,
+            color=colour,
+            label=legend_name(label),
+            error_kw={"lw": 1, "capsize": 2},
         )
-    return Table("Where the numbers come from", "", ("", "weights", "command", "s", "versions"), tuple(rows))
+    axes.set_xticks(range(len(names)), names)
+    _mark_published(names, data, way, axes)
+
+
+def _mark_published(names: list[str], data: str, way: str, axes: Axes) -> None:
+    """Published values as grey lines across a probe's bars, the model's name beside the last one."""
+    marked = set()
+    for row in (row for table in published_tables() for row in table.rows):
+        values = {name: row.values[data, name, way] for name in names if (data, name, way) in row.values}
+        if len(values) < 2 or row.name in marked:  # a single value is in the tables
+            continue
+        marked.add(row.name)
+        for probe, value in values.items():
+            axes.hlines(value, names.index(probe) - 0.42, names.index(probe) + 0.42, color=GREY, lw=0.9)
+        last, value = list(values.items())[-1]
+        place = (names.index(last) + 0.44, value)
+        axes.annotate(f"{row.name}, published", place, fontsize=7, color="#57606a", va="center")
+
+
+def _curve(prefix: str, xlabel: str) -> Callable[[Lines, str, str, Axes], None]:
+    def draw(lines: Lines, data: str, way: str, axes: Axes) -> None:
+        for number, (label, values) in enumerate(lines.items()):
+            places = [int(name.removeprefix(prefix)) for name in values]
+            middle, low, high = zip(*values.values(), strict=True) if values else ((), (), ())
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(places, middle, color=colour, marker="o", markersize=3.5, label=legend_name(label))
+            axes.fill_between(places, low, high, color=colour, alpha=0.13, lw=0)
+        for table in published_tables():
+            for row in table.rows:
+                points = {key[1]: value for key, value in row.values.items() if key[0] == data and key[2] == way}
+                points = {int(name.removeprefix(prefix)): v for name, v in points.items() if name.startswith(prefix)}
+                if points:
+                    axes.plot(*zip(*points.items(), strict=True), color=GREY, ls="--", lw=1)
+                    axes.annotate(f"{row.name}, published", (0, points[0]), fontsize=8, color="#57606a", va="bottom")
+        axes.set_xlabel(xlabel)
+
+    return draw
+
+
+_DRAWN = {
+    "debias": _bars,
+    "pads": _curve("pads", "pads in front of the caption"),
+    "hyfl": _bars,
+    "padding": _curve("photo", 'times "This is a photo." in front of the first two sentences'),
+    "length": _curve("words", "words read"),
+}
+
+
+def example_galleries(entries: list[Entry]) -> list[Gallery]:
+    """The worst captions of every set and encoder: the picture that belongs to each, and the one found first."""
+    galleries = []
+    for entry in (entry for entry in entries if entry.report.kind == RETRIEVAL):
+        for data, found in entry.result["sets"].items():
+            pictures = entry.report.extra.get("pictures", {}).get(data, {})
+            rows = []
+            for example in found.get("examples", []):
+                words = {"picture": f"its own, rank {example['rank']:,}", "first": "found first"}
+                shown = [Shown(text, pictures.get(str(example[key])) or "") for key, text in words.items()]
+                rows.append((example["caption"], tuple(one for one in shown if is_jpeg(one.jpeg))))
+            if rows:
+                galleries.append(Gallery(f"{data}: captions that {entry.label} fails on", tuple(rows)))
+    return galleries
