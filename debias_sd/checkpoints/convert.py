@@ -30,8 +30,15 @@ from transformers import CLIPModel, CLIPTextModel, CLIPTextModelWithProjection, 
 from debias_sd.checkpoints.architecture import Architecture, open_clip_folder, resolve_architecture
 from debias_sd.checkpoints.layouts import BIAS, TRAINED, Tower, find_tower
 from debias_sd.checkpoints.reading import Source, read_source
-from debias_sd.checkpoints.reference import count_blocks, image_features, text_states
-from debias_sd.checkpoints.weights import DTYPES, SD2_LAYERS, Weights, resolve_weights
+from debias_sd.checkpoints.weights import (
+    DTYPES,
+    SD2_LAYERS,
+    Weights,
+    count_blocks,
+    image_features,
+    resolve_weights,
+    text_states,
+)
 from debias_sd.checkpoints.writing import Conversion, class_of, left_out_of, write_model, write_story
 from debias_sd.encoder_folder import replace_folder, tokenizer_folder
 from debias_sd.text import count_of

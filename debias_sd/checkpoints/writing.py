@@ -15,8 +15,7 @@ from debias_sd.checkpoints.architecture import Architecture
 from debias_sd.checkpoints.keys import text_from_openai, vision_from_openai
 from debias_sd.checkpoints.layouts import Tower
 from debias_sd.checkpoints.reading import Source
-from debias_sd.checkpoints.reference import count_blocks
-from debias_sd.checkpoints.weights import Weights
+from debias_sd.checkpoints.weights import Weights, count_blocks
 from debias_sd.preprocessing import clip_preprocessing
 
 
