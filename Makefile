@@ -50,7 +50,7 @@ weights-quick: $(INSTALLED) ## the same chain at reduced size, into a scratch fo
 
 results: $(INSTALLED) ## train and measure what docs/results.md compares, then write it (hours; resumes where it stopped)
 	@$(BIN)/python scripts/experiments.py
-	@$(BIN)/python scripts/training_ways.py
+	@$(BIN)/python scripts/experiments.py --other-ways
 	@$(BIN)/python scripts/results.py --readme README.md
 
 benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a training step, side by side with others

@@ -6,7 +6,7 @@ Reports come from `debias-sd evaluate` (all of them: `scripts/experiments.py`). 
 `<recipe>-s<seed>`, or `-f<seed>` where only the fine-tuning has another seed and the base is that of the first. Values
 are means ± sample standard deviations over both kinds of seeds. Reports in a folder `another-seed` inside `--reports`
 are of a second run from nothing and get a section of their own, those in `training-ways` (of
-`scripts/training_ways.py`) another and the table between the marks of training.md.
+`scripts/experiments.py --other-ways`) another and the table between the marks of training.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def scripts(monkeypatch):
 
 
 def test_the_ways_differ_in_what_they_are_for_and_in_nothing_else(scripts):
-    from training_ways import encoders_of
+    from experiments import encoders_of
 
     shipped_config = parse_arguments(["--config", "train_encoder/configs/shapes_debias.yaml"]).trajectory()
     found = {}
@@ -57,10 +57,9 @@ def test_the_ways_differ_in_what_they_are_for_and_in_nothing_else(scripts):
 @pytest.mark.slow
 @shipped
 def test_a_training_is_measured_and_not_repeated(scripts, tmp_path):
-    from experiments import Encoder
-    from training_ways import WAYS, train, write_cost
+    from experiments import OTHER_WAYS, Encoder, train, write_cost
 
-    settings = (*WAYS["frozen"], *QUICK, *FLOAT32)
+    settings = (*OTHER_WAYS["frozen"], *QUICK, *FLOAT32)
     encoder = Encoder(
         "debias-frozen-l0.1-s3", tmp_path / "run", WEIGHTS / "base", "debias", 0.1, 1.0, 0.0, 3, settings=settings
     )
