@@ -1,10 +1,10 @@
 """Time of a training step of the embedded recipes, in each way: `python benchmarks/shapes_step.py [--rounds 8]`.
 
 The real step (`train_encoder.step.train_step`) of the shipped config from the shipped base, without the term on late
-sentences as in `experiments.py --other-ways`, on the same batches, in turns in one process, the order rotating: both text
-passes, each with both towers training and with the image tower frozen. Processor time is what is compared: it does not
-see what else the machine does, but for the caches that are shared. Beside the step: making a batch (scenes, captions,
-pictures or features) and computing a picture's features.
+sentences as in `experiments.py --other-ways`, on the same batches, in turns in one process, the order rotating: both
+text passes, each with both towers training and with the image tower frozen. Processor time is what is compared: it does
+not see what else the machine does, but for the caches that are shared. Beside the step: making a batch (scenes,
+captions, pictures or features) and computing a picture's features.
 """
 
 from __future__ import annotations

@@ -236,13 +236,14 @@ def main() -> None:
     # Relative to this checkout where they are in it: folder names go into provenance and reports, for others to read.
     runs, reports = inside_root(options.runs), inside_root(options.reports or usual)
     os.chdir(ROOT)
-    reports.mkdir(parents=True, exist_ok=True)
     pipeline = runs / f"s{options.seed}" / "stable-diffusion" / "pipeline"
     if options.other_ways:
         check_pipeline(pipeline, options.seed)
+        reports.mkdir(parents=True, exist_ok=True)
         for encoder in (one for recipe in options.recipes for one in encoders_of(recipe, options.seed, runs)):
             measure_other_way(encoder, pipeline, reports)
         return
+    reports.mkdir(parents=True, exist_ok=True)
     first, *others = bases(options.seed, runs)
     train_and_measure(first, reports)
     tuned = fine_tuned(options.seed, runs)

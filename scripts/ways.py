@@ -155,7 +155,8 @@ def ways_section(reports: Reports, ways: Reports | None) -> list[str]:
     both = Reports(reports.sources + ways.sources)
     lines = ["## Other ways of training", "", "The same recipes from the same base with the same settings, seeds and"]
     lines += [
-        "held-out sets (`scripts/experiments.py --other-ways`). Grouped: the encoders above without the second term. Packed:"
+        "held-out sets (`scripts/experiments.py --other-ways`). Grouped: the encoders above without the second term. "
+        "Packed:"
     ]
     lines += ["`text_pass: packed`, the trainer's default. Frozen: packed with `freeze_image_tower: true`."]
     lines += ["In brackets: training seeds.", ""]

@@ -12,9 +12,8 @@ from tiny import edit_json, save_clip_model
 from tiny_judges import save_blip, save_llava, save_qwen, word_tokenizer
 from transformers import AutoProcessor, BlipForQuestionAnswering, LlavaForConditionalGeneration
 
-from debias_sd.measure.judges import load_judge
+from debias_sd.measure.judges import hash_weights, load_judge
 from debias_sd.measure.judges.answers import NO_ANSWER, NO_WORDS, answer_tokens, question_of
-from debias_sd.measure.judges.load import hash_weights
 
 SENTENCES = [
     "There is a red star.",
