@@ -13,7 +13,6 @@ has the size of CLIP ViT-L/14's text tower with 248 positions and CLIP's vocabul
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import statistics
 import sys
@@ -25,6 +24,7 @@ import torch
 from diffusers import AutoencoderKL, DDIMScheduler, DiffusionPipeline, StableDiffusionPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from debias_sd.checkpoints import convert
 from debias_sd.pipelines.load import load_debias_pipeline
 from debias_sd.prompts.conditioning import encode_prompt
 from debias_sd.report import installed_versions, write_atomically
@@ -45,17 +45,10 @@ SHAPES_PROMPT = (
 
 
 def clip_tokenizer() -> CLIPTokenizer:
-    """CLIP's vocabulary from the BPE file inside the open_clip wheel: 49,408 tokens, 248 at a time."""
-    import open_clip
-    from open_clip.tokenizer import bytes_to_unicode
-
-    packed = (Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz").read_bytes()
-    merges = [tuple(line.split()) for line in gzip.decompress(packed).decode().split("\n")[1 : 49152 - 256 - 2 + 1]]
-    alphabet = list(bytes_to_unicode().values())
-    tokens = [*alphabet, *(byte + "</w>" for byte in alphabet), *("".join(merge) for merge in merges)]
-    tokens += ["<|startoftext|>", "<|endoftext|>"]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=POSITIONS, pad_token="<|endoftext|>")
+    """CLIP's own tokenizer, 248 tokens at a time."""
+    tokenizer = convert.clip_tokenizer()
+    tokenizer.model_max_length = POSITIONS
+    return tokenizer
 
 
 def random_pipeline(*, width: int, layers: int) -> StableDiffusionPipeline:

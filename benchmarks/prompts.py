@@ -22,14 +22,13 @@ import json
 import random
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import torch
 from diffusers import DiffusionPipeline
-from encode import random_pipeline
+from encode import random_pipeline, take_turns
 
 from debias_sd.prompts.batch import SHORT
 from debias_sd.prompts.conditioning import encode_prompt
@@ -108,24 +107,12 @@ def check_equal(ways: dict[str, Way], prompt: str) -> None:
             raise RuntimeError(f"{name} gives other states than diffusers; their times cannot be compared.")
 
 
-def take_turns(ways: dict[str, Way], prompts: Sequence[str], *, batch: int) -> dict[str, dict[str, float]]:
-    """Return the total wall and processor seconds of each way; the order rotates from batch to batch, against drift."""
-    totals = {name: {"seconds": 0.0, "cpu_seconds": 0.0} for name in ways}
-    names = list(ways)
-    for number, start in enumerate(range(0, len(prompts), batch)):
-        texts = list(prompts[start : start + batch])
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            started, started_cpu = time.perf_counter(), time.process_time()
-            ways[name](texts)
-            totals[name]["seconds"] += time.perf_counter() - started
-            totals[name]["cpu_seconds"] += time.process_time() - started_cpu
-    return totals
-
-
 def compare(ways: dict[str, Way], own: str, other: str, prompts: Sequence[str], *, batch: int) -> dict[str, object]:
     """Return the totals of `own` and `other` on the same prompts, and their ratio."""
-    totals = take_turns({name: ways[name] for name in (own, other)}, prompts, batch=batch)
+    batches = [list(prompts[start : start + batch]) for start in range(0, len(prompts), batch)]
+    works = {name: map(ways[name], batches) for name in (own, other)}
+    times = take_turns({name: work.__next__ for name, work in works.items()}, rounds=len(batches))
+    totals = {name: {"seconds": sum(times[0][name]), "cpu_seconds": sum(times[1][name])} for name in works}
     ratio = totals[own]["seconds"] / totals[other]["seconds"]
     return {
         "own": own,

@@ -77,19 +77,21 @@ class Layout:
 
 
 def plan_dpg(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
-    """One grid a prompt, named as the prompt; ValueError for other than four seeds or an id that is no such name."""
+    """One grid a prompt, named as the prompt; ValueError for other than four seeds or an id that is not such a name."""
     if seeds != GRID:
-        raise ValueError(f"--seeds are {seeds}, DPG-Bench reads grids of 4 pictures; give four seeds.")
+        raise ValueError(f"--seeds are {seeds} but DPG-Bench reads grids of 4 pictures; give four seeds.")
     ids = Counter(prompt.id for prompt in prompts)
     for prompt in prompts:
         plain = re.fullmatch(r"[^\x00-\x1f/\\.]+", prompt.id) is not None
         if not plain or len(prompt.id.encode()) > LONGEST_NAME - 4 or prompt.id.strip() != prompt.id:
             raise ValueError(
-                f"a prompt has the id {prompt.id[:40]!r}, DPG-Bench takes it for a file's name up to the first dot; "
+                f"a prompt has the id {prompt.id[:40]!r} but DPG-Bench takes it for a file's name up to the first dot; "
                 "give ids without dots and slashes."
             )
         if ids[prompt.id] > 1:
-            raise ValueError(f"{ids[prompt.id]} prompts have the id {prompt.id!r}, it names a file; make each its own.")
+            raise ValueError(
+                f"{ids[prompt.id]} prompts have the id {prompt.id!r}, which names a file; give each its own."
+            )
     return [Planned(prompt, grid=(f"images/{prompt.id}.png", 2)) for prompt in prompts]
 
 
@@ -190,8 +192,8 @@ class BenchmarkSet:
             other = sorted(key for key in known | wanted if known.get(key) != wanted.get(key))
             if other:
                 raise ValueError(
-                    f"{self.folder} holds a set that was drawn with other settings ({', '.join(other)}), two sets are "
-                    "never mixed; give another --out."
+                    f"{self.folder} holds a set that was drawn with other settings ({', '.join(other)}) and two sets "
+                    "are never mixed; give another --out."
                 )
         ours = {path for planned in self.planned for path in planned.paths}
         for found in sorted(self.folder.glob(f"{self.layout.folders}/*")):
@@ -206,7 +208,7 @@ class BenchmarkSet:
     ) -> Drawn:
         """Draw what is not there; `draw(prompt, seeds)` gives the pictures of one prompt, in the order of the seeds.
 
-        ValueError where pictures are no squares of one size, which the grids' readers need, or cannot be written.
+        ValueError where pictures are not squares of one size, which the grids' readers need, or cannot be written.
         """
         done = Drawn()
         for planned in self.planned:
@@ -219,7 +221,9 @@ class BenchmarkSet:
             else:
                 done.found += 1
             if done.side not in (0, side):
-                raise ValueError(f"pictures are {done.side} and {side} pixels wide, a set has one size; draw it anew.")
+                raise ValueError(
+                    f"pictures are {done.side} and {side} pixels wide but a set has one size; draw it anew."
+                )
             done.side = side
             progress(1)
         return done
@@ -270,8 +274,8 @@ class BenchmarkSet:
     def _write(self, planned: Planned, pictures: Pictures) -> None:
         if pictures.shape[1] != pictures.shape[2]:
             raise ValueError(
-                f"pictures are {pictures.shape[2]} x {pictures.shape[1]}, these benchmarks read squares; give a base "
-                "that draws squares."
+                f"pictures are {pictures.shape[2]} x {pictures.shape[1]} but these benchmarks read squares; give a "
+                "base that draws squares."
             )
         for path, content in planned.texts:
             self._write_whole(path, content.encode())

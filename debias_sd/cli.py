@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         if choice:
             place, value, allowed = choice.groups()
             names = [name.strip("'") for name in allowed.split(", ")]
-            message = f"{place} is {value!r}, must be one of {', '.join(names)}{_meant(value, names)}"
+            message = f"{place} is {value!r} but must be one of {', '.join(names)}{_meant(value, names)}"
         self.exit(refuse(f"{message}; see {self.prog} --help.", program=self.prog))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

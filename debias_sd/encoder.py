@@ -6,7 +6,6 @@ becomes one of 20 + 57 * 4 = 248 by `stretch` (Long-CLIP, arXiv 2403.15378, with
 """
 
 import copy
-import json
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +31,7 @@ from debias_sd.encoder_folder import (
     read_provenance,
     read_tokenizer,
     replace_folder,
+    write_json,
 )
 from debias_sd.encoder_weights import PREFIX, PROJECTION, read_projection, read_text_model
 from debias_sd.positions import FACTOR, KEEP, stretch_positions
@@ -208,9 +208,9 @@ class TextEncoder:
         spell_out_special_tokens(tokenizer)  # for whoever loads the folder by stock transformers: pads may be "!"
         tokenizer.save_pretrained(folder)
         versions = {name: metadata.version(name) for name in ("debias-sd", "torch", "transformers")}
-        _write_json(folder / "provenance.json", self.provenance | {"saved_with": versions})
+        write_json(folder / "provenance.json", self.provenance | {"saved_with": versions})
         if self.known_words is not None:
-            _write_json(folder / "known_words.json", sorted(self.known_words))
+            write_json(folder / "known_words.json", sorted(self.known_words))
 
 
 def load_encoder(
@@ -218,7 +218,3 @@ def load_encoder(
 ) -> TextEncoder:
     """Load an encoder: see `TextEncoder.load`."""
     return TextEncoder.load(source, subfolder=subfolder, variant=variant, **hub)
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -6,10 +6,11 @@ known_words.json. All layouts of the weights are read: `CLIPTextModel`, `CLIPTex
 which transformers 5 reads too.
 """
 
+import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -59,26 +60,32 @@ def find_encoder_folder(source: str | Path, *, subfolder: str | None = None, **h
             raise ValueError(
                 f"encoder folder {name} does not exist; give a folder, a hub id, or {', '.join(EMBEDDED)}."
             )
-        path = _download(name, subfolder, hub)
+        folders = ("",) if subfolder is None else (f"{subfolder}/", f"{_tokenizer_name(subfolder)}/")
+        path = download(name, FILES + SHARDS, PICKLES, what="encoder", folders=folders, **hub)
     if subfolder is not None and not (path / subfolder).is_dir():
         raise ValueError(f"encoder {name} has no folder {subfolder}; correct subfolder, or leave it out.")
     return path / subfolder if subfolder is not None else path
 
 
-def _download(name: str, subfolder: str | None, hub: dict[str, object]) -> Path:
-    """Return the snapshot of a hub repository with the encoder's files; its pickles only without safetensors."""
-    places = [""] if subfolder is None else [f"{subfolder}/", f"{_tokenizer_name(subfolder)}/"]
+def download(
+    name: str, files: Sequence[str], pickles: Sequence[str] = (), *, what: str, folders: Sequence[str] = ("",),
+    **hub: object,
+) -> Path:  # fmt: skip
+    """Return the snapshot of a Hub repository with `files` of its `folders`; `pickles` only without safetensors.
+
+    ValueError where it is nowhere; `what` is what the fault calls it.
+    """
     try:
-        for names in (FILES + SHARDS, FILES + SHARDS + PICKLES):
-            patterns = [place + file for place in places for file in names]
+        for names in ([*files], [*files, *pickles])[: 1 + bool(pickles)]:
+            patterns = [folder + file for folder in folders for file in names]
             path = Path(snapshot_download(name, allow_patterns=patterns, **hub))
-            if any((path / places[0]).glob("*.safetensors")):
+            if any((path / folders[0]).glob("*.safetensors")):
                 break
     except (OSError, ValueError) as error:
         where = f" in revision {hub['revision']}" if hub.get("revision") is not None else ""
         raise ValueError(
-            f"encoder {name} was not found locally or on the Hub{where} ({type(error).__name__}); check the "
-            "name, the network and HF_HUB_OFFLINE."
+            f"{what} {name} was not found locally or on the Hub{where} ({type(error).__name__}); check the name, the "
+            "network and HF_HUB_OFFLINE."
         ) from error
     return path
 
@@ -89,11 +96,16 @@ def _tokenizer_name(folder: str) -> str:
     return head + slash + last.replace("text_encoder", "tokenizer")
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds the files of a tokenizer; without them transformers gives one of two tokens, silently."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
+
+
 def tokenizer_folder(folder: Path) -> Path | None:
     """Return the folder with tokenizer files: `folder` itself, or the one beside it in a pipeline; None without."""
     own = folder.resolve()
     for one in (folder, own.with_name(_tokenizer_name(own.name)), folder.with_name(_tokenizer_name(folder.name))):
-        if any((one / name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        if has_tokenizer(one):
             return one
     return None
 
@@ -108,6 +120,11 @@ def read_json(path: Path) -> object:
         return parse_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is not readable JSON; copy or make the folder again.") from error
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a small file of a folder, indented."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_known_words(folder: Path) -> frozenset[str] | None:

@@ -94,8 +94,8 @@ def read_preprocessing(folder: Path, *, size: int) -> Preprocessing:
         ) from None
     if found.size != size:
         raise ValueError(
-            f"{path} makes pictures of {found.size} x {found.size}, the image tower reads {size} x {size}; copy both "
-            "from one model."
+            f"{path} makes pictures of {found.size} x {found.size} but the image tower reads {size} x {size}; copy "
+            "both from one model."
         )
     return found
 

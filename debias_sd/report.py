@@ -47,7 +47,7 @@ class Report:
 
     @classmethod
     def read(cls, path: str | Path) -> Report:
-        """Read a report back; ValueError when the file is none."""
+        """Read a report back; ValueError when the file is not one."""
         try:
             found = cls(**parse_json(decode_text(Path(path).read_bytes(), path)))
             return dataclasses.replace(found, kind=_FORMER_KINDS.get(found.kind, found.kind))

@@ -193,6 +193,6 @@ def could_run(path: Path, error: pickle.UnpicklingError) -> ValueError:
     found = re.search(r"GLOBAL ([\w.]+)", str(error))
     what = f"the Python object {found[1]}" if found else "more than tensors and plain values"
     return ValueError(
-        f"{path} is a pickle with {what} in it, reading it could run code; nothing was run, save only the model's "
+        f"{path} is a pickle with {what} in it, and reading it could run code; nothing was run: save only the model's "
         "state_dict, best as safetensors, and give that file."
     )

@@ -78,7 +78,7 @@ def truncated_unet(folder):
         (lambda folder: edited(folder, "unet/config.json", cross_attention_dim=64), "is damaged or incomplete"),
         (
             lambda folder: edited(folder, "text_encoder/config.json", max_position_embeddings=248),
-            "248 positions, its weights have 77; editing",
+            "248 positions but its weights have 77; editing",
         ),
         (lambda folder: edited(folder, "scheduler/scheduler_config.json", beta_schedule="x"), "is damaged"),
         (lambda folder: (folder / "tokenizer").unlink(), "the tokenizer of .* copy the whole tokenizer folder"),

@@ -129,7 +129,7 @@ def test_heads():
 
 def test_architectures_that_do_not_fit():
     with pytest.raises(
-        ValueError, match=r"a vocabulary of 49408 and width 512 in open_clip, file has 49408 and 768; na"
+        ValueError, match=r"a vocabulary of 49408 and width 512 in open_clip but file has 49408 and 768; na"
     ):
         settle(768, architecture="ViT-B-16")
     for name in ("ViT-Z-99", "../ViT-B-16", ""):

@@ -93,7 +93,7 @@ def test_image_towers_that_no_clip_model_has(model, folder, tmp_path):
     resnet = save_safetensors(text | {"visual.layer1.0.conv1.weight": torch.zeros(2)}, tmp_path / "rn.safetensors")
     assert convert(resnet, tmp_path).left_out["image tower"] == 1
     with pytest.raises(
-        ValueError, match=r"is a ResNet, a CLIPModel's is a Vision Transformer; leave out --image-tower"
+        ValueError, match=r"is a ResNet but a CLIPModel's is a Vision Transformer; leave out --image-tower"
     ):
         convert(resnet, tmp_path, image_tower=True)
     with pytest.raises(ValueError, match=r"holds no image tower; leave out --image-tower, or give the whole"):
@@ -127,7 +127,7 @@ def test_stretch(file, model, tmp_path):
 
 def test_a_short_file_where_a_long_one_is_needed(file, tmp_path):
     """Case 22."""
-    with pytest.raises(ValueError, match=r"this file has 77 positions, 248 are needed; give a longer .*, or --stretch"):
+    with pytest.raises(ValueError, match=r"this file has 77 positions but needs 248; give a longer .*, or --stretch"):
         convert(file, tmp_path, positions_needed=248)
     assert convert(file, tmp_path, positions_needed=77).positions == 77
     assert convert(file, tmp_path, positions_needed=248, stretch=True).positions == 248
@@ -143,9 +143,9 @@ def test_a_config_edited_to_be_longer(tmp_path):
         (
             "max_position_embeddings",
             248,
-            "says 248 positions, its weights have 77; .*put 77 back and convert with --str",
+            "says 248 positions but its weights have 77; .*put 77 back and convert with --str",
         ),
-        ("hidden_size", 128, "says width 128, its weights have 64; they belong to different models"),
+        ("hidden_size", 128, "says width 128 but its weights have 64; they belong to different models"),
         ("hidden_size", "wide", "is not a valid CLIP config"),
     ):
         (folder / "config.json").write_text(json.dumps(config | {key: value}))
@@ -245,7 +245,7 @@ def test_choices_are_checked(file, tmp_path):
         ({"activation": "relu"}, "unknown activation 'relu'; it must be quick_gelu or gelu"),
         ({"heads": 7}, "heads is 7 but must divide the width 64; change --heads"),
         ({"heads": -1}, "heads is -1"),
-        ({"part": 0}, "--part is 0, clip.safetensors holds 1; give 1 to 1"),
+        ({"part": 0}, "--part is 0 but clip.safetensors holds 1; give 1 to 1"),
     ):
         with pytest.raises(ValueError, match=sentence):
             convert(file, tmp_path, **options)

@@ -148,7 +148,7 @@ def test_clips_vocabulary_is_known_by_its_tokens():
 def test_activations_that_open_clip_lacks_are_refused(tmp_path):
     folder = make_clip(tmp_path / "relu", text={"hidden_act": "relu"})
     with pytest.raises(
-        ValueError, match="^the text tower's activation is relu, open_clip has quick_gelu, gelu, gelu_py"
+        ValueError, match="^the text tower's activation is relu but open_clip has quick_gelu, gelu, gelu_py"
     ):
         export_encoder(folder, tmp_path / "out", to="open_clip")
     folder = make_clip(tmp_path / "mixed", vision={"hidden_act": "gelu"})
@@ -164,5 +164,5 @@ def test_an_image_tower_that_its_config_does_not_describe_is_refused(copy, tmp_p
     config = json.loads((copy / "config.json").read_text())
     config["vision_config"][name] = value
     edit_json(copy / "config.json", **config)
-    with pytest.raises(ValueError, match=f"says {name} {value}, the image tower of model.safetensors has "):
+    with pytest.raises(ValueError, match=f"says {name} {value} but the image tower of model.safetensors has "):
         export_encoder(copy, tmp_path / "out", to="open_clip")

@@ -19,8 +19,7 @@ from tiny_checkpoints import (
     tiny_transformers,
 )
 
-from debias_sd import cli
-from debias_sd.checkpoints import reading
+from debias_sd import cli, encoder_folder
 from debias_sd.checkpoints.reading import read_source, read_torchscript
 
 STATE = {"token_embedding.weight": torch.arange(6.0).view(3, 2), "ln_final.bias": torch.zeros(2)}
@@ -188,7 +187,7 @@ def test_a_hub_repository_gives_its_pickles_only_without_safetensors(tmp_path, m
     folder = save_folder(tiny_transformers(), tmp_path / "snapshot")
     asked = []
     monkeypatch.setattr(
-        reading, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or folder
+        encoder_folder, "snapshot_download", lambda name, allow_patterns: asked.append(allow_patterns) or folder
     )
     assert read_source("someone/clip").name == "someone/clip"
     torch.save(read_source("someone/clip").tensors, folder / "pytorch_model.bin")

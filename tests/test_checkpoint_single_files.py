@@ -118,8 +118,8 @@ def test_notes_say_what_the_readers_will_not_do(clip, tmp_path, monkeypatch):
     ("tower", "changes", "said"),
     [
         ("text", {"hidden_act": "gelu"}, "the text tower in .* has hidden_act gelu, a reader of .* takes quick_gelu"),
-        ("text", {"num_attention_heads": 2}, "has num_attention_heads 2, a reader of single files takes 1 for this"),
-        ("text", {"layer_norm_eps": 1e-6}, "has layer_norm_eps 1e-06, a reader of single files takes 1e-05"),
+        ("text", {"num_attention_heads": 2}, "has num_attention_heads 2 but a reader of single files takes 1 for this"),
+        ("text", {"layer_norm_eps": 1e-6}, "has layer_norm_eps 1e-06 but a reader of single files takes 1e-05"),
         ("vision", {"hidden_act": "gelu"}, "the image tower in .* has hidden_act gelu"),
         ("vision", {"num_attention_heads": 4}, "the image tower in .* has num_attention_heads 4"),
     ],
@@ -170,11 +170,13 @@ def test_half_precision_stays(tmp_path):
 
 def test_what_long_clips_loader_would_not_build_is_refused(tmp_path):
     short = make_clip(tmp_path / "short", length=77)
-    with pytest.raises(ValueError, match="has 77 positions, Long-CLIP's loader builds 248; stretch the encoder first"):
+    with pytest.raises(
+        ValueError, match="has 77 positions but Long-CLIP's loader builds 248; stretch the encoder first"
+    ):
         export_encoder(short, tmp_path / "x.pt", to="long-clip")
     narrow = make_clip(tmp_path / "narrow", vision={"intermediate_size": 128})
     with pytest.raises(
-        ValueError, match="the image tower in .* has MLPs of 128, Long-CLIP's loader builds 4 x 64; exp"
+        ValueError, match="the image tower in .* has MLPs of 128 but Long-CLIP's loader builds 4 x 64; exp"
     ):
         export_encoder(narrow, tmp_path / "x.pt", to="long-clip")
     with pytest.raises(
@@ -185,5 +187,5 @@ def test_what_long_clips_loader_would_not_build_is_refused(tmp_path):
 
 def test_an_end_token_that_is_not_the_last_id_is_refused(tmp_path):
     folder = make_clip(tmp_path / "clip", added=2)
-    with pytest.raises(ValueError, match="ends a text with id 776 of 779, readers of single files look for the lar"):
+    with pytest.raises(ValueError, match="ends a text with id 776 of 779 but readers of single files look for the lar"):
         export_encoder(folder, tmp_path / "x.safetensors", to="comfyui")

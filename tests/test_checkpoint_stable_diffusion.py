@@ -74,7 +74,7 @@ def test_stable_diffusion_xl_file_holds_two(stock, standard, tmp_path):
     path = save_safetensors(one | two | around_stable_diffusion(), tmp_path / "xl.safetensors")
     with pytest.raises(ValueError, match=r"holds 2 text encoders; choose one with --part: 1 \(conditioner\.emb"):
         convert_checkpoint(path, tmp_path / "out")
-    with pytest.raises(ValueError, match=r"--part is 3, xl\.safetensors holds 2; give 1 to 2\."):
+    with pytest.raises(ValueError, match=r"--part is 3 but xl\.safetensors holds 2; give 1 to 2\."):
         convert_checkpoint(path, tmp_path / "out", part=3)
     assert not (tmp_path / "out").exists()
     first = convert_checkpoint(path, tmp_path / "1", part=1)

@@ -91,7 +91,7 @@ def test_another_vocabulary_needs_its_tokenizer(model, tmp_path):
     state["token_embedding.weight"] = state["token_embedding.weight"][:500].clone()
     path = save_safetensors(state, tmp_path / "in.safetensors")
     with pytest.raises(
-        ValueError, match=r"the encoder knows 500 tokens, CLIP's own vocabulary has 49408, .* --tokenizer"
+        ValueError, match=r"the encoder has 500 tokens but CLIP's own vocabulary has 49408, .* --tokenizer"
     ):
         convert(path, tmp_path)
 

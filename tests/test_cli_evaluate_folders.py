@@ -30,7 +30,9 @@ COMMANDS = {
     "--prompts {root}/captions.txt --judge clip:base",
     "judge": "calibrate --judge clip:{folder}",
 }
-NEEDS = "holds a clip_text_model model, {} needs a CLIPModel with its image tower; give the folder that training wrote"
+NEEDS = (
+    "holds a clip_text_model model but {} needs a CLIPModel with its image tower; give the folder that training wrote"
+)
 FAULTS = {
     ("attention", "text"): NEEDS.format("attention"),
     ("attention of captions", "text"): NEEDS.format("attention"),

@@ -49,7 +49,7 @@ def test_a_report_has_every_set_encoder_and_probe(world, tmp_path, capsys):
         assert result["sets"]["coco"]["pool"] == {"images": 6, "captions": 31}
         assert list(result["sets"]["folder"]["probes"]) == report.settings["probes"]
         assert len(result["sha256"]) == len(result["content_sha256"]) == 64
-    assert "coco has 6 pictures and 31 captions, published results have 5,000 pictures and 25,014 captions" in err
+    assert "coco has 6 pictures and 31 captions but published results have 5,000 pictures and 25,014 captions" in err
     assert "urban1k has 8 pictures" in err
     assert "longer than the window of short-s0: cut, the end token kept" in err
     assert said.count("R@1") == 2 * 6
@@ -84,7 +84,7 @@ def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_pat
         (("--data", "urban:x"), "unknown kind of data 'urban'; the nearest is 'urban1k'"),
         (("--data", "nowhere"), "nowhere does not exist; name a file or folder of pictures"),
         (("--probes", "swop"), "unknown probe 'swop'; the nearest is 'swap2', the groups are all, debias"),
-        (("--probes", "hyfl", "--samples", "0"), "--samples is 0, it must be 1 or more"),
+        (("--probes", "hyfl", "--samples", "0"), "--samples is 0 but must be 1 or more"),
     ],
 )
 def test_a_users_fault_is_one_sentence(world, tmp_path, capsys, arguments, sentence):
@@ -105,8 +105,8 @@ def test_an_encoder_without_image_tower_is_refused_with_the_way_to_get_one(world
 @pytest.mark.parametrize(
     ("kind", "option", "sentence"),
     [
-        ("attention", "--probes", "--probes is for retrieval, attention has none; leave it out."),
-        ("paper", "--data", "--data is for retrieval and attention, paper has none; leave it out."),
+        ("attention", "--probes", "--probes is for retrieval, not for attention; leave it out."),
+        ("paper", "--data", "--data is for retrieval and attention, not for paper; leave it out."),
     ],
 )
 def test_options_belong_to_their_kinds(world, tmp_path, capsys, kind, option, sentence):

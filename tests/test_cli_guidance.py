@@ -100,7 +100,7 @@ def test_flux_follows_a_negative_prompt_by_true_guidance(bases, tmp_path, capsys
         (
             "schnell",
             ("--guidance-scale", "3"),
-            "--guidance-scale is 3, this FluxPipeline was distilled without guidance",
+            "--guidance-scale is 3 but this FluxPipeline was distilled without guidance",
         ),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_caption_column_of_shards_is_read_or_named(pictures):
             open_records(path, **{option: "recaption"})
     write_shard(pictures / "b.tar", {"0.png": picture(0), "0.txt": "Text."})
     with pytest.raises(
-        ValueError, match=r"^caption_column is 'x', .* have no JSON with names, but .png, .txt; leave it"
+        ValueError, match=r"^caption_column is 'x', .* have no JSON with names, only .png, .txt; leave it"
     ):
         open_records(str(pictures / "b.tar"), caption_column="x")
 
@@ -149,11 +149,13 @@ def test_a_misspelt_column_stops_every_reader(pictures):
     for name in write_all(pictures, [("0.png", "A.")]):
         if name != "said.json":
             with pytest.raises(
-                ValueError, match="has no column 'captoin', it has image, caption; the nearest is 'caption'"
+                ValueError, match="has no column 'captoin' but has image, caption; the nearest is 'caption'"
             ):
                 open_records(str(pictures / name), caption_column="captoin")
     (pictures / "0.txt").write_text("A.")
-    with pytest.raises(ValueError, match="^caption_column is set, folder .* has texts beside its pictures and no meta"):
+    with pytest.raises(
+        ValueError, match="^caption_column is set but folder .* has texts beside its pictures and no meta"
+    ):
         open_records(f"folder:{pictures}", caption_column="caption")
 
 
@@ -205,7 +207,7 @@ def test_nothing_usable_says_why_and_what_is_there(pictures):
     (pictures / "a.json").write_text('[{"image": "0.png", "conversations": []}, {"image": "1.png"}]')
     sentences = {
         "a.tar": "a.tar has 0 usable records (6 no caption, 1 missing picture); it has .png, .cls, .txt; correct",
-        "c.tar": "c.tar lacks a caption, it has url; write one, or name the columns with caption_column (known",
+        "c.tar": "c.tar lacks a caption but has url; write one, or name the columns with caption_column (known",
         "a.csv": "a.csv has 0 usable records (1 missing picture, 1 no caption); it has image, caption, url; correct",
         "a.jsonl": "a.jsonl has 0 usable records (1 caption that is NaN or Infinity, 1 picture that is a number); it",
         "a.json": "a.json has 0 usable records (1 broken record, 1 no caption); correct the paths or the captions.",

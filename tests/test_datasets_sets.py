@@ -193,7 +193,7 @@ def test_every_set_knows_its_published_pool_and_says_when_it_has_another(urban1k
         assert (records.name, records.expected) == (name, Pool(*pool))
         assert pool_note(records).startswith(f"{name} has ")
     assert pool_note(open_records(f"coco:{coco}")) == (
-        "coco has 3 pictures and 18 captions (1 missing picture, 1 no caption left out), published results have "
+        "coco has 3 pictures and 18 captions (1 missing picture, 1 no caption left out) but published results have "
         "5,000 pictures and 25,014 captions: the numbers cannot be compared with them."
     )
 

@@ -98,7 +98,7 @@ def test_names_in_json_can_be_given(shards):
     write_shard(shards / "j.tar", {"1.png": picture(1), "1.json": '{"long": "A. B.", "brief": "A."}'})
     record = open_records(str(shards / "j.tar"), caption_column="long", short_caption_column="brief")[0]
     assert (record.captions, record.short) == (("A. B.",), "A.")
-    with pytest.raises(ValueError, match="image_column is set, data of the kind shards has fixed names"):
+    with pytest.raises(ValueError, match="image_column is set but data of the kind shards has fixed names"):
         open_records(str(shards / "j.tar"), image_column="jpg")
 
 

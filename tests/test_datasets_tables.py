@@ -68,7 +68,7 @@ def test_a_reader_travels_to_a_worker(pictures):
     [
         ("{", "line 1 of .* is not JSON; write one object per line.$"),
         ("[1]", "line 1 of .* is not a JSON object"),
-        ('{"text": "a"}', "line 1 of .* lacks file_name or text, it has text; write both"),
+        ('{"text": "a"}', "line 1 of .* lacks file_name or text but has text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n{"text": "b"}', "object 2 of .* lacks file_name or text; write both"),
         ('{"file_name": "0.png", "text": "a"}\n\n{"text', "line 3 of .* is not JSON"),
         (b"\xff\xfe\x00", r"list.jsonl is not UTF-8 text .byte 2 cannot be read.; save it as UTF-8.$"),
@@ -88,9 +88,9 @@ def test_columns_can_be_named_and_are_guessed_by_length(pictures):
     assert captions(records) == [("A harbour. A red boat lies at the pier.",)]
     assert captions(open_records(str(path), caption_column="summary")) == [("A harbour.",)]
     assert open_records(str(path), short_caption_column="summary")[0].short == "A harbour."
-    with pytest.raises(ValueError, match="has no column 'sumary', it has .*; the nearest is 'summary'.$"):
+    with pytest.raises(ValueError, match="has no column 'sumary' but has .*; the nearest is 'summary'.$"):
         open_records(str(path), caption_column="sumary")
-    with pytest.raises(ValueError, match="image_column is set, data of the kind coco has fixed names"):
+    with pytest.raises(ValueError, match="image_column is set but data of the kind coco has fixed names"):
         open_records(f"coco:{pictures}", image_column="x")
 
 
@@ -116,7 +116,7 @@ def test_tables_with_quotes_line_breaks_and_any_separator(pictures, separator):
     ("content", "message"),
     [
         ("", "has no heading; write the names of the columns"),
-        ("a,b\n0.png,x\n", "lacks file_name or text, it has a, b; write both, or name the columns with image_column"),
+        ("a,b\n0.png,x\n", "lacks file_name or text but has a, b; write both, or name the columns with image_column"),
         ("filepath,title\n0.png,x,y\n", "the row that ends in line 2 of .* has 3 fields, the heading has 2"),
         (b"filepath,ti\xfftle\n0.png,x\n", r"t.csv is not UTF-8 text .byte 11 cannot be read.; save it as UTF-8.$"),
         ("filepath,title,title\n0.png,x,y\n", "table .*t.csv has 2 columns named 'title'; rename one.$"),
@@ -207,7 +207,8 @@ def test_reading_needs_no_torch():
 def test_without_the_library_a_saved_data_set_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
-        ValueError, match="^.* is read with Hugging Face's datasets, not installed: pip install datasets.$"
+        ValueError,
+        match="^.* needs Hugging Face's datasets, which is not installed; install it: pip install datasets.$",
     ):
         open_records(f"datasets:{tmp_path}")
 

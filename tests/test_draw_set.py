@@ -158,7 +158,7 @@ def test_two_sets_are_never_mixed(world, tmp_path, capsys):
     assert call(capsys, world, "--seeds", 0, "--count", 1, **options)[0] == 0
     code, _, err = call(capsys, world, "--seeds", 1, "--count", 1, **options)
     assert (code, err.count("\n")) == (2, 2)  # and the warning of the empty prompt
-    assert "holds a set that was drawn with other settings (seeds), two sets are never mixed" in err
+    assert "holds a set that was drawn with other settings (seeds) and two sets are never mixed" in err
     code, _, err = call(capsys, world, "--seeds", 0, "--guidance-scale", 3, **options)
     assert (code, "other settings (guidance)" in err) == (2, True)
     assert call(capsys, world, "--seeds", 0, **options)[0] == 0  # more prompts go on
@@ -219,10 +219,13 @@ def test_hostile_prompts_stay_in_their_folder():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--layout", "dpg", "--seeds", 1, 2), "--seeds are 2, DPG-Bench reads grids of 4 pictures; give four seeds."),
+        (
+            ("--layout", "dpg", "--seeds", 1, 2),
+            "--seeds are 2 but DPG-Bench reads grids of 4 pictures; give four seeds.",
+        ),
         (("--layout", "geneval", "--seeds", 1, 1), "--seeds are [1, 1] but must be different numbers"),
-        (("--layout", "geneval", "--count", 0), "--count is 0, it must be 1 or more"),
-        (("--layout", "dpg", "--batch", 0), "--batch is 0, it must be 1 or more"),
+        (("--layout", "geneval", "--count", 0), "--count is 0 but must be 1 or more"),
+        (("--layout", "dpg", "--batch", 0), "--batch is 0 but must be 1 or more"),
     ],
 )
 def test_a_fault_is_one_sentence_before_anything_is_drawn(world, tmp_path, capsys, arguments, sentence):

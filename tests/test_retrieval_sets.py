@@ -169,8 +169,8 @@ def test_a_report_tells_sets_of_other_pictures_apart(folder, tmp_path):
 def test_a_lone_surrogate_is_read_as_a_question_mark_and_counted(folder, tmp_path):
     draw(tmp_path / "a.png", 1)
     result = measure(folder, ListedRecords("own", (Record("a", tmp_path / "a.png", ("A \ud800 cat.",)),)))
-    assert result.encoders["one"]["sets"]["own"]["mended"] == {"caption with characters that are no text": 1}
-    assert "1 caption with characters that are no text, read with question marks" in result.notes[0]
+    assert result.encoders["one"]["sets"]["own"]["mended"] == {"caption with characters that are not text": 1}
+    assert "1 caption with characters that are not text, read with question marks" in result.notes[0]
 
 
 def test_two_encoders_have_a_paired_difference(folder, tmp_path):
@@ -197,7 +197,7 @@ def test_preprocessing_is_read_from_the_folder(folder, tmp_path):
     white = found.normalise([np.full((30, 30, 3), 255, np.uint8)])
     assert white.unique().tolist() == [2.0]
     edit_json(tmp_path / "preprocessor_config.json", size=224, crop_size=224)
-    with pytest.raises(ValueError, match="makes pictures of 224 x 224, the image tower reads 30 x 30; copy both"):
+    with pytest.raises(ValueError, match="makes pictures of 224 x 224 but the image tower reads 30 x 30; copy both"):
         load_towers(tmp_path)
     edit_json(tmp_path / "preprocessor_config.json", image_mean=None)
     with pytest.raises(ValueError, match="does not say size, image_mean and image_std"):

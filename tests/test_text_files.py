@@ -165,5 +165,5 @@ def test_half_a_character_reads_alike_in_training_and_evaluation(pictures):
         assert pairs_of(pictures, pictures / name, batch=1)[0]["text"] == "a ? star"
         pool = make_pool(records, [0, 1], [b"0", b"1"], name="own", faults={})
         assert pool.captions == ("a ? star", "a ? star")
-        assert pool.mended == {"caption with characters that are no text": 2}
+        assert pool.mended == {"caption with characters that are not text": 2}
     assert open_records(str(pictures / "a.jsonl"))[0].short == "?"

@@ -91,12 +91,12 @@ def _from_transformers(source: Source, tower: Tower) -> Architecture:
     rows, width = tower.text["positional_embedding"].shape
     if rows != text.max_position_embeddings:
         raise ValueError(
-            f"config.json of {source.name} says {text.max_position_embeddings} positions, its weights have {rows}; "
+            f"config.json of {source.name} says {text.max_position_embeddings} positions but its weights have {rows}; "
             f"editing the config does not lengthen an encoder: put {rows} back and convert with --stretch."
         )
     if width != text.hidden_size:
         raise ValueError(
-            f"config.json of {source.name} says width {text.hidden_size}, its weights have {width}; they belong to "
+            f"config.json of {source.name} says width {text.hidden_size} but its weights have {width}; they belong to "
             "different models, copy both from one."
         )
     return Architecture(
@@ -126,7 +126,7 @@ def _from_open_clip(
     said = (text.get("vocab_size", 49408), text.get("width", 512))
     if said != tuple(embedding.shape):
         raise ValueError(
-            f"{name} has a vocabulary of {said[0]} and width {said[1]} in open_clip, {source.name} has "
+            f"{name} has a vocabulary of {said[0]} and width {said[1]} in open_clip but {source.name} has "
             f"{embedding.shape[0]} and {embedding.shape[1]}; name the architecture that the weights belong to."
         )
     told = "quick_gelu" if config.get("quick_gelu") else "gelu"

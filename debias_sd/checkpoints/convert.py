@@ -5,17 +5,15 @@
 Read, find the text tower, settle what the file does not say, write, compare: the folder is put in its place only when
 it computes what the checkpoint computes.
 
-The tokenizer of a converted encoder: its own files, another folder's, or CLIP's vocabulary out of open_clip's wheel.
+The tokenizer is the source's own, another folder's, or CLIP's vocabulary out of open_clip's wheel. The pad token
+belongs to what the encoder is for. Stable Diffusion 1.x, the first encoder of XL and 3 and FLUX pad with the end token,
+49407; Stable Diffusion 2.x, the second encoder of XL and 3, and CLIP's own retrieval pad with id 0, "!". Under the
+causal mask only the states after the end token differ, and the UNet attends to those. Where "!" is the pad, stock
+transformers would read every "!" of a text as one; so special tokens in texts are spelled out, by themselves.
 
-The pad token belongs to what the encoder is for. Stable Diffusion 1.x, the first encoder of XL and 3 and FLUX pad with
-the end token, 49407; Stable Diffusion 2.x, the second encoder of XL and 3, and CLIP's own retrieval pad with id 0, "!".
-Under the causal mask only the states after the end token differ, and the UNet attends to those. Where "!" is the pad,
-stock transformers would read every "!" of a text as one; so special tokens in texts are spelled out, by themselves.
-
-A converted folder against the checkpoint that it was made of: the same texts through both.
-
-Texts of 9, 169 and 248 tokens, because a wrong second half of the position table passes on short ones: with only the
-first of Long-CLIP's tables 9 tokens agree to 1e-7 and 150 are off by 1.8.
+A folder is compared by the same texts through it and its checkpoint, of 9, 169 and 248 tokens, because a wrong second
+half of the position table passes on short ones: with only the first of Long-CLIP's tables 9 tokens agree to 1e-7 and
+150 are off by 1.8.
 """
 
 import functools
@@ -40,14 +38,23 @@ from debias_sd.checkpoints.weights import (
     text_states,
 )
 from debias_sd.checkpoints.writing import Conversion, class_of, left_out_of, write_model, write_story
-from debias_sd.encoder_folder import replace_folder, tokenizer_folder
+from debias_sd.encoder_folder import has_tokenizer, replace_folder, tokenizer_folder
+from debias_sd.shapes.tokenizer import byte_alphabet
 from debias_sd.text import count_of
 from debias_sd.tokens import spell_out_special_tokens
 
 VOCABULARY = 49408
 TARGETS = {"sd1": None, "sd2": 0, "sdxl": None, "sdxl-2": 0, "sd3": None, "flux": None, "retrieval": 0}
 """Pad id by target; None is the end token."""
+_BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
 _MERGES = 49152 - 256 - 2  # what OpenAI's tokenizer takes of the file
+LENGTHS = (9, 169, 248)
+LIMIT = 1e-3  # relative to the largest value; float32 rounding stays below 1e-5
+TEXT = (
+    "A wide view of a quiet harbour at dawn: red boats lie at a stone pier, two gulls sit on a mast, seven narrow "
+    "houses stand behind, the third has a green door. An old man in a blue jacket carries a basket of silver fish. "
+)
+CLASSES = {one.__name__: one for one in (CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)}
 
 
 def resolve_tokenizer(
@@ -68,13 +75,13 @@ def resolve_tokenizer(
         tokenizer, origin = clip_tokenizer(), "CLIP's vocabulary, out of open_clip_torch"
     else:
         raise ValueError(
-            f"the encoder knows {vocabulary} tokens, CLIP's own vocabulary has {VOCABULARY}, and no tokenizer files "
-            "lie beside it; give the folder of its tokenizer by --tokenizer."
+            f"the encoder has {vocabulary} tokens but CLIP's own vocabulary has {VOCABULARY}, and no tokenizer files "
+            "lie beside it; give the folder of its tokenizer with --tokenizer."
         )
     if len(tokenizer) != vocabulary:
         raise ValueError(
             f"the tokenizer ({origin}) has {count_of(len(tokenizer), 'token')} and the encoder {vocabulary:,}; give "
-            "the encoder's own by --tokenizer."
+            "the encoder's own with --tokenizer."
         )
     tokenizer.model_max_length = positions
     if target is not None:
@@ -82,11 +89,6 @@ def resolve_tokenizer(
         tokenizer.pad_token = tokenizer.eos_token if pad is None else tokenizer.convert_ids_to_tokens(pad)
     spell_out_special_tokens(tokenizer)
     return tokenizer, origin
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds the files of a tokenizer; without them transformers gives one of two tokens, silently."""
-    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
 
 
 def clip_tokenizer() -> CLIPTokenizer:
@@ -99,25 +101,10 @@ def clip_tokenizer() -> CLIPTokenizer:
 def _read_bpe(path: Path) -> tuple[dict[str, int], list[Any]]:
     lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")
     merges = [tuple(line.split()) for line in lines[1 : _MERGES + 1]]
-    letters = _letters()
+    letters = byte_alphabet()
     tokens = [*letters, *(letter + "</w>" for letter in letters), *("".join(merge) for merge in merges)]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
     return {token: index for index, token in enumerate(tokens)}, merges
-
-
-def _letters() -> list[str]:
-    """The 256 bytes as characters, in the order of CLIP's ids: printable ones first, the others from 256 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
-
-
-LENGTHS = (9, 169, 248)
-LIMIT = 1e-3  # relative to the largest value; float32 rounding stays below 1e-5
-TEXT = (
-    "A wide view of a quiet harbour at dawn: red boats lie at a stone pier, two gulls sit on a mast, seven narrow "
-    "houses stand behind, the third has a green door. An old man in a blue jacket carries a basket of silver fish. "
-)
-CLASSES = {one.__name__: one for one in (CLIPModel, CLIPTextModel, CLIPTextModelWithProjection)}
 
 
 @torch.no_grad()
@@ -174,9 +161,6 @@ def _difference(name: str, found: Tensor, expected: Tensor) -> float:
             "nothing was written, please report this checkpoint."
         )
     return difference
-
-
-_BY_WIDTH = {768: "sd1", 1024: "sd2", 1280: "sdxl-2"}  # where Stable Diffusion uses a tower of this width
 
 
 def convert_checkpoint(

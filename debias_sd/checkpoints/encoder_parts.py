@@ -115,8 +115,8 @@ def _read_vision(folder: Path, state: State) -> CLIPVisionConfig:
         # A picture's last rows that fill no patch are not read: 30 pixels are two patches of 14.
         if stated != found and not (name == "image_size" and stated // patch == found // patch):
             raise ValueError(
-                f"vision_config in {folder}/config.json says {name} {stated}, the image tower of model.safetensors has "
-                f"{found}; they belong to different models, copy both from one."
+                f"vision_config in {folder}/config.json says {name} {stated} but the image tower of model.safetensors "
+                f"has {found}; they belong to different models, copy both from one."
             )
     return config
 
@@ -144,14 +144,14 @@ def open_clip_config(parts: EncoderParts) -> dict[str, object]:
     for tower, name in activations.items():
         if name not in _ACTIVATIONS:
             raise ValueError(
-                f"the {tower} tower's activation is {name}, open_clip has {', '.join(_ACTIVATIONS)}; this encoder "
-                "cannot be written for it, use it in transformers."
+                f"the {tower} tower's activation is {name} but open_clip has {', '.join(_ACTIVATIONS)}; this encoder "
+                "cannot be written for it: use it in transformers."
             )
     quick = {_ACTIVATIONS[name][0] for name in activations.values()}
     if len(quick) > 1:
         raise ValueError(
-            f"the text tower's activation is {text.hidden_act} and the image tower's {vision.hidden_act}, open_clip "
-            "has one for both; this encoder cannot be written for it, use it in transformers."
+            f"the text tower's activation is {text.hidden_act} and the image tower's {vision.hidden_act} but open_clip "
+            "has one for both; this encoder cannot be written for it: use it in transformers."
         )
     mean, std = parts.pixels
     model = {

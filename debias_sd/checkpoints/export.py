@@ -104,14 +104,14 @@ def _long_clip(parts: EncoderParts, image_tower: bool) -> tuple[State, tuple[str
     positions = parts.config.max_position_embeddings
     if positions != LONG_CLIP_POSITIONS:
         raise ValueError(
-            f"{parts.folder} has {positions} positions, Long-CLIP's loader builds {LONG_CLIP_POSITIONS}; stretch the "
-            "encoder first, with stretch_encoder()."
+            f"{parts.folder} has {positions} positions but Long-CLIP's loader builds {LONG_CLIP_POSITIONS}; stretch "
+            "the encoder first, with stretch_encoder()."
         )
     assert parts.vision is not None
     for tower, config in (("text", parts.config), ("image", parts.vision)):
         if config.intermediate_size != _MLP * config.hidden_size:
             raise ValueError(
-                f"the {tower} tower in {parts.folder} has MLPs of {config.intermediate_size}, Long-CLIP's loader "
+                f"the {tower} tower in {parts.folder} has MLPs of {config.intermediate_size} but Long-CLIP's loader "
                 f"builds {_MLP} x {config.hidden_size}; export this encoder to open_clip."
             )
     # Long-CLIP adds rows below 20 of the first table and the others of the second: with one table twice both are it.
@@ -126,7 +126,7 @@ def _need_both_towers(parts: EncoderParts, target: str) -> None:
     for name, noun in nouns.items():
         if name not in whole:
             raise ValueError(
-                f"{parts.folder} has no {noun}, {target} loads only a whole CLIP; give a CLIPModel folder, which "
+                f"{parts.folder} has no {noun} and {target} loads only a whole CLIP; give a CLIPModel folder, which "
                 "training writes, or export to comfyui."
             )
     text, image = whole["text_projection"].shape[1], whole["visual.proj"].shape[1]
@@ -140,8 +140,8 @@ def _check_silent(parts: EncoderParts, *, text: dict, image: dict | None) -> Non
     """Raise ValueError for what a reader of OpenAI's naming would get wrong without a word."""
     if not parts.ends_with_last_id:
         raise ValueError(
-            f"{parts.folder} ends a text with id {parts.config.eos_token_id} of {parts.config.vocab_size}, readers of "
-            "single files look for the largest; take added tokens out, or export to open_clip."
+            f"{parts.folder} ends a text with id {parts.config.eos_token_id} of {parts.config.vocab_size} but readers "
+            "of single files look for the largest; take added tokens out, or export to open_clip."
         )
     _check_tower(parts.folder, "text", parts.config, text)
     if image is not None and parts.vision is not None:
@@ -156,7 +156,7 @@ def _check_tower(folder: Path, tower: str, config: CLIPTextConfig | CLIPVisionCo
         found = getattr(config, name)
         if found != value:
             raise ValueError(
-                f"the {tower} tower in {folder} has {name} {found}, a reader of single files takes {value} for this "
+                f"the {tower} tower in {folder} has {name} {found} but a reader of single files takes {value} for this "
                 "width without a word; export this encoder to open_clip."
             )
 
@@ -165,7 +165,7 @@ def _check_output(out: Path, source: Path, to: Target) -> None:
     endings = {"comfyui": (".safetensors",), "long-clip": (".pt", ".safetensors"), "open_clip": ()}[to]
     if not endings:
         if out.is_file():
-            raise ValueError(f"output {out} is a file, open_clip reads a folder; give one that does not exist yet.")
+            raise ValueError(f"output {out} is a file but open_clip reads a folder; give one that does not exist yet.")
         if out.is_dir() and any(out.iterdir()):
             raise ValueError(f"output folder {out} is not empty; give one that does not exist yet.")
         return

@@ -148,7 +148,7 @@ def _to_openai(state: Mapping[str, Tensor], tower: _Tower) -> State:
         if len({part.dtype for part in parts}) > 1:
             raise ValueError(
                 f"{given[entry.transformers[0]]} is {parts[0].dtype} and another of its queries, keys and values is "
-                "not, OpenAI's naming keeps the three in one tensor; give them one dtype."
+                "not, but OpenAI's naming keeps the three in one tensor; give them one dtype."
             )
         tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
         renamed[entry.openai] = tensor.T.contiguous() if entry.transposed else tensor

@@ -159,7 +159,7 @@ def _choose(source: Source, places: list[_Place], part: int | None) -> _Place:
             f"{source.name} holds {count_of(len(places), 'text encoder')}; choose one with --part: {names}."
         )
     if part is not None and not 1 <= part <= len(places):
-        raise ValueError(f"--part is {part}, {source.name} holds {len(places)}; give 1 to {len(places)}.")
+        raise ValueError(f"--part is {part} but {source.name} holds {len(places)}; give 1 to {len(places)}.")
     return places[(part or 1) - 1]
 
 

@@ -12,7 +12,6 @@ the archive is looked at. The names of the tensors are then those of `torch.jit.
 attributes that are not parameters (a causal mask).
 """
 
-import hashlib
 import io
 import pickle
 import zipfile
@@ -22,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
 from torch import Tensor
 
 from debias_sd.checkpoints.keys import shown
-from debias_sd.encoder_folder import FILES, HUB_ID, read_json
+from debias_sd.encoder_folder import FILES, HUB_ID, download, read_json
+from debias_sd.report import hash_file
 from debias_sd.weight_files import (
     SAFETENSORS,
     TORCHSCRIPT,
@@ -149,24 +148,10 @@ def read_source(source: str | Path) -> Source:
         return _read_folder(path, path.resolve().name)
     if path.is_file():
         tensors, beside, kind = _read_file(path)
-        return Source(name=path.name, format=kind, tensors=tensors, sha256={path.name: _sha256(path)}, beside=beside)
+        return Source(name=path.name, format=kind, tensors=tensors, sha256={path.name: hash_file(path)}, beside=beside)
     if not HUB_ID.fullmatch(name) or path.parent.is_dir():
         raise ValueError(f"checkpoint {name} does not exist; give a file, a folder or a hub id.")
-    return _read_folder(_download(name), name)
-
-
-def _download(name: str) -> Path:
-    """Return the snapshot of a hub repository; its pickles only when it has no safetensors."""
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=list(_HUB)))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*_HUB, *_HUB_PICKLES]))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"checkpoint {name} was not found locally or on the Hub ({type(error).__name__}); check "
-            "the name, the network and HF_HUB_OFFLINE."
-        ) from error
-    return folder
+    return _read_folder(download(name, _HUB, _HUB_PICKLES, what="checkpoint"), name)
 
 
 def _read_folder(folder: Path, name: str) -> Source:
@@ -192,7 +177,7 @@ def _read_folder(folder: Path, name: str) -> Source:
     for file in files:
         part, entries, _ = _read_file(file)
         tensors, beside = tensors | dict(part), beside + entries
-    hashes = {file.name: _sha256(file) for file in files}
+    hashes = {file.name: hash_file(file) for file in files}
     return Source(name, kind, tensors, hashes, beside, config, open_clip, folder)
 
 
@@ -229,7 +214,7 @@ def _read_file(path: Path) -> tuple[Mapping[str, Tensor], tuple[str, ...], str]:
     for name, tensor in found[0].items():
         kinds = {"sparse": tensor.layout != torch.strided, "quantised": tensor.is_quantized, "empty": tensor.is_meta}
         for kind in (kind for kind, found_so in kinds.items() if found_so):
-            raise ValueError(f"tensor {shown(name)} of {path} is {kind}, plain numbers are needed; save it as such.")
+            raise ValueError(f"tensor {shown(name)} of {path} is {kind} but must be plain numbers; save it as such.")
     return found
 
 
@@ -265,8 +250,3 @@ def _holds_tensors(value: dict[object, object]) -> bool:
 
 def _holds_tower(value: dict[object, object]) -> bool:
     return any(str(name).endswith(ANCHOR) for name in value)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -78,13 +78,15 @@ def resolve_weights(
     rows = len(written["positional_embedding"])
     if positions_needed is not None and rows < positions_needed:
         raise ValueError(
-            f"{name}: this file has {rows} positions, {positions_needed} are needed; give a longer checkpoint, or "
+            f"{name}: this file has {rows} positions but needs {positions_needed}; give a longer checkpoint, or "
             "--stretch for 248 without training."
         )
     layers = count_blocks(source, "")
     if target == "sd2" and layers == SD2_LAYERS:
         if image_tower:
-            raise ValueError("--target sd2 leaves out the last layer, a whole CLIPModel needs it; give one of the two.")
+            raise ValueError(
+                "--target sd2 leaves out the last layer, which a whole CLIPModel needs; give one of the two."
+            )
         layers -= 1
         last = f"transformer.resblocks.{layers}."
         written = {key: one for key, one in written.items() if not key.startswith(last) and key != "text_projection"}
@@ -102,7 +104,7 @@ def _table_choice(name: str, text: State, positions: str) -> State:
     if TRAINED not in text:
         rows = len(text["positional_embedding"])
         raise ValueError(
-            f"{name} has one position table, of {rows} rows; --positions chooses between two, leave it out."
+            f"{name} has one position table, of {rows} rows; --positions chooses between two: leave it out."
         )
     return {key: tensor for key, tensor in text.items() if key != TRAINED}
 
@@ -110,7 +112,7 @@ def _table_choice(name: str, text: State, positions: str) -> State:
 def _stretched(name: str, table: Tensor) -> Tensor:
     if len(table) > 77 or len(table) < KEEP + 2:
         raise ValueError(
-            f"{name}: this file has {count_of(len(table), 'position')}, --stretch is for {KEEP + 2} to 77; "
+            f"{name}: this file has {count_of(len(table), 'position')} but --stretch is for {KEEP + 2} to 77; "
             "leave it out."
         )
     return stretch_positions(table)
@@ -122,14 +124,14 @@ def _image(name: str, tower: Tower, *, wanted: bool) -> State:
     if not tower.image:
         raise ValueError(f"{name} holds no image tower; leave out --image-tower, or give the whole CLIP model.")
     if "text_projection" not in tower.text:
-        raise ValueError(f"{name} holds no text projection, a whole CLIPModel needs it; leave out --image-tower.")
+        raise ValueError(f"{name} holds no text projection, which a whole CLIPModel needs; leave out --image-tower.")
     if tower.naming != "openai":
         return vision_to_openai(tower.image)
     if "visual.class_embedding" not in tower.image:
         kind = "a timm network" if any(key.startswith("visual.trunk.") for key in tower.image) else "a ResNet"
         raise ValueError(
-            f"the image tower of {name} is {kind}, a CLIPModel's is a Vision Transformer; leave out --image-tower to "
-            "convert the text tower."
+            f"the image tower of {name} is {kind} but a CLIPModel's is a Vision Transformer; leave out --image-tower "
+            "to convert the text tower."
         )
     return tower.image
 
@@ -141,7 +143,7 @@ def _cast(name: str, state: State, dtype: torch.dtype | None) -> State:
             allowed = " or ".join(DTYPES)
             raise ValueError(f"{key} of {name} is {tensor.dtype} but must be {allowed}; give an unquantised file.")
         if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{key} of {name} holds NaN or infinite values; the checkpoint is broken, give another.")
+            raise ValueError(f"{key} of {name} holds NaN or infinite values; the checkpoint is broken: give another.")
     if dtype is None and state:
         dtype = torch.float16 if all(one.dtype == torch.float16 for one in state.values()) else None
         for tensor in state.values():

@@ -1,6 +1,5 @@
 """A converted encoder as files: config, weights in transformers' naming, tokenizer, provenance."""
 
-import json
 import math
 import shutil
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from debias_sd.checkpoints.keys import text_from_openai, vision_from_openai
 from debias_sd.checkpoints.layouts import Tower
 from debias_sd.checkpoints.reading import Source
 from debias_sd.checkpoints.weights import Weights, count_blocks
+from debias_sd.encoder_folder import write_json
 from debias_sd.preprocessing import clip_preprocessing
 
 
@@ -139,7 +139,7 @@ def _write_preprocessor(folder: Path, source: Source, size: int) -> None:
         return
     stated = (source.open_clip or {}).get("preprocess_cfg") or {}
     pixels = {f"image_{key}": list(stated[key]) for key in ("mean", "std") if isinstance(stated.get(key), list)}
-    _write_json(folder / name, clip_preprocessing(size).as_config() | pixels)
+    write_json(folder / name, clip_preprocessing(size).as_config() | pixels)
 
 
 def write_story(folder: Path, source: Source, result: Conversion) -> None:
@@ -165,8 +165,4 @@ def write_story(folder: Path, source: Source, result: Conversion) -> None:
         "largest_differences": result.differences,
         "saved_with": versions,
     }
-    _write_json(folder / "provenance.json", story)
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / "provenance.json", story)

@@ -99,13 +99,25 @@ def resolve_sampling(arguments: argparse.Namespace) -> None:
     defaults = EMBEDDED if arguments.base is None else REAL
     arguments.steps = defaults["steps"] if arguments.steps is None else arguments.steps
     if not 1 <= arguments.steps <= 1000:
-        raise ValueError(f"--steps is {arguments.steps}, must be 1 to 1000.")
+        raise ValueError(f"--steps is {arguments.steps} but must be from 1 to 1000.")
     for option in ("guidance_scale", "true_cfg_scale"):
         scale = getattr(arguments, option, None)
         if scale is not None and not math.isfinite(scale):
-            raise ValueError(f"--{option.replace('_', '-')} is {scale}, must be a finite number.")
+            raise ValueError(f"--{option.replace('_', '-')} is {scale} but must be a finite number.")
     if not 0 <= arguments.seed < 2**63:
-        raise ValueError(f"--seed is {arguments.seed}, must be 0 to 2**63 - 1.")
+        raise ValueError(f"--seed is {arguments.seed} but must be from 0 to 2**63 - 1.")
+
+
+def check_least(flag: str, number: int | None, usual: str, *, least: int = 1) -> None:
+    """Raise ValueError for a number below `least`; None was left out, which gives `usual`."""
+    if number is not None and number < least:
+        raise ValueError(f"{flag} is {number} but must be {least} or more; leave it out for {usual}.")
+
+
+def check_seeds(seeds: Sequence[int], largest: str = "2**63 - 1", *, below: int = 2**63) -> None:
+    """Raise ValueError for a seed that is given twice or out of range."""
+    if min(seeds) < 0 or max(seeds) >= below or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds are {list(seeds)} but must be different numbers from 0 to {largest}.")
 
 
 def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
@@ -115,7 +127,7 @@ def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
     given = arguments.guidance_scale
     if given is not None and not reads_guidance(pipe):
         raise ValueError(
-            f"--guidance-scale is {given:g}, this {type(pipe).__name__} was distilled without guidance and does not "
+            f"--guidance-scale is {given:g} but this {type(pipe).__name__} was distilled without guidance and does not "
             "use it; leave it out."
         )
     if given is None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from debias_sd.commands.arguments import check_least
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.text import count_of
@@ -87,12 +88,10 @@ def judge_dtype(name: str | None, device: torch.device) -> torch.dtype:
 
 def _check(arguments: argparse.Namespace) -> None:
     """ValueError for settings that would fail only after the work."""
-    if arguments.count is not None and arguments.count < 4:
-        raise ValueError(f"--count is {arguments.count}, at least 4 pictures are needed; leave it out for 200.")
+    check_least("--count", arguments.count, "200", least=4)
     if not 0.5 < arguments.sure < 1:
-        raise ValueError(f"--sure is {arguments.sure}, it lies between 0.5 and 1; leave it out for 0.8.")
-    if arguments.samples < 1:
-        raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
+        raise ValueError(f"--sure is {arguments.sure} but must be between 0.5 and 1; leave it out for 0.8.")
+    check_least("--samples", arguments.samples, "1000")
     if not 0 <= arguments.seed < 2**63:
         raise ValueError(f"--seed is {arguments.seed} but must be from 0 to 2**63 - 1.")
 

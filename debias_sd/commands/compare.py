@@ -106,7 +106,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     resolve_sampling(arguments)
     if arguments.size is not None and (arguments.base is None or arguments.size < 8 or arguments.size % 8):
         raise ValueError(
-            f"--size is {arguments.size}, a multiple of 8 is needed, and a --base: the embedded one draws 48 x 48."
+            f"--size is {arguments.size} but must be a multiple of 8, with a --base: the embedded one draws 48 x 48."
         )
     check_writable(out)
     return out

@@ -13,6 +13,8 @@ from debias_sd.commands.arguments import (
     OWN,
     SOURCE,
     add_sampling_arguments,
+    check_least,
+    check_seeds,
     load_named,
     resolve_guidance,
     resolve_sampling,
@@ -70,8 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     resolve_sampling(arguments)
     layout = LAYOUTS[arguments.layout]
-    if arguments.count is not None and arguments.count < 1:
-        raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for all prompts.")
+    check_least("--count", arguments.count, "all prompts")
     seeds = _seeds(arguments, layout.seeds)
     found = read_prompt_file(arguments.prompts)
     planned = layout.plan(found.first(arguments.count).prompts, len(seeds))
@@ -128,10 +129,8 @@ def _tokens_of(variant: Variant, prompt: str) -> int:
 
 def _seeds(arguments: argparse.Namespace, usual: int) -> list[int]:
     seeds = arguments.seeds or list(range(usual))
-    if arguments.batch < 1:
-        raise ValueError(f"--batch is {arguments.batch}, it must be 1 or more; leave it out for one at a time.")
-    if min(seeds) < 0 or max(seeds) >= 2**63 or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds are {seeds} but must be different numbers from 0 to 2**63 - 1.")
+    check_least("--batch", arguments.batch, "one at a time")
+    check_seeds(seeds)
     return seeds
 
 

@@ -18,6 +18,7 @@ from debias_sd.commands.arguments import (
     SOURCE,
     STRETCHED,
     add_sampling_arguments,
+    check_least,
     check_spelling,
     read_names,
     resolve_sampling,
@@ -76,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     encoders = read_names(arguments.encoder, flag="--encoder")
     _check_sources(encoders, arguments.kind)
-    if arguments.count is not None and arguments.count < 1:
-        raise ValueError(f"--count is {arguments.count}, it must be 1 or more; leave it out for the published number.")
+    check_least("--count", arguments.count, "the published number")
     resolve_sampling(arguments)
     kind, measure = _measure_of(arguments)
     check_writable(arguments.out)
@@ -110,7 +110,7 @@ def _measure_of(arguments: argparse.Namespace) -> tuple[str, Measure]:
     options |= dict.fromkeys(evaluate_pictures.OPTIONS, ("fidelity",))
     for option, kinds in options.items():
         if getattr(arguments, option[2:]) and arguments.kind not in kinds:
-            raise ValueError(f"{option} is for {' and '.join(kinds)}, {arguments.kind} has none; leave it out.")
+            raise ValueError(f"{option} is for {' and '.join(kinds)}, not for {arguments.kind}; leave it out.")
     return {
         "retrieval": (RETRIEVAL, evaluate_sets.measure),
         "attention": (ATTENTION, evaluate_reading.measure),
@@ -126,7 +126,7 @@ def measure_paper(encoders: dict[str, str], arguments: argparse.Namespace) -> tu
     from debias_sd.probes import GROUPS
 
     if arguments.data_root is None:
-        raise ValueError("--data-root is not set, paper needs the folder that holds the sets; name it.")
+        raise ValueError("--data-root is not set but paper needs the folder that holds the sets; name it.")
     found = find_sets(arguments.data_root)
     sets = found.sets
     if arguments.count is not None:

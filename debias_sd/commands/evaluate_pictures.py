@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from debias_sd.commands.arguments import hash_named, load_named, resolve_guidance
+from debias_sd.commands.arguments import check_least, check_seeds, hash_named, load_named, resolve_guidance
 from debias_sd.commands.calibrate import judge_dtype
+from debias_sd.commands.evaluate_sets import bars
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.drawing import FEEDS, USUAL
@@ -70,7 +71,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     specs = list(dict.fromkeys(arguments.judge or [CHECKER]))
     if arguments.calibration and specs == [CHECKER]:
         raise ValueError(
-            "--calibration is for judges that are models, the checker is exact and has no thresholds to choose; leave "
+            "--calibration is for judges that are models: the checker is exact and has no thresholds to choose; leave "
             "it out, or give --judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
     seeds, batch = _seeds(arguments), _batch(arguments)
@@ -98,7 +99,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
         _free(device)
         judged = judge_albums(
             albums, sentences, judges, samples=arguments.samples, floor=not arguments.no_floor,
-            start_bar=_bars(),
+            start_bar=bars(shown=True),
         )  # fmt: skip
     results = {variant: drawn[variant] | {"judges": scores} for variant, scores in judged.encoders.items()}
     _say_scores(judged, sentences)
@@ -183,7 +184,7 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
         )
     if not is_checked(base) and (not arguments.judge or CHECKER in arguments.judge):
         raise ValueError(
-            "the checker reads pictures of the embedded world alone, this base draws others; give --judge "
+            "the checker reads pictures of the embedded world alone and this base draws others; give --judge "
             "clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
         )
 
@@ -192,9 +193,7 @@ def _seeds(arguments: argparse.Namespace) -> list[int]:
     from debias_sd.measure.album import LARGEST_SEED
 
     seeds = arguments.seeds or [arguments.seed]
-    wrong = [seed for seed in seeds if not 0 <= seed <= LARGEST_SEED]
-    if wrong or len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds are {seeds} but must be different numbers from 0 to {LARGEST_SEED}.")
+    check_seeds(seeds, str(LARGEST_SEED), below=LARGEST_SEED + 1)
     return seeds
 
 
@@ -202,8 +201,7 @@ def _batch(arguments: argparse.Namespace) -> int:
     batch = arguments.batch
     if batch is None:
         batch = 25 if arguments.base is None or _are_worlds(arguments) else 1
-    if batch < 1:
-        raise ValueError(f"--batch is {batch}, it must be 1 or more; leave it out for one at a time.")
+    check_least("--batch", batch, "one at a time")
     return batch
 
 
@@ -216,7 +214,7 @@ def _draw(
     from debias_sd.measure.album import PictureStore, common_settings, draw_album, hash_pipeline
 
     settings = common_settings(steps=sampling.steps, guidance=sampling.guidance, batch=sampling.batch)
-    store, start_bar, known = PictureStore(folder, settings), _bars(), WeakKeyDictionary()
+    store, start_bar, known = PictureStore(folder, settings), bars(shown=True), WeakKeyDictionary()
     albums, about = {}, {}
     for name, source in encoders.items():
         encoder = load(source)
@@ -240,15 +238,8 @@ def _draw(
     return albums, about
 
 
-def _bars() -> Callable[[str, int], Callable[[int], object]]:
-    """One bar a task; the next task takes its place."""
-    from debias_sd.commands.evaluate_sets import bars
-
-    return bars(shown=True)
-
-
 def _say_scores(judged: Judged, sentences: Sentences) -> None:
-    """One line an encoder and judge; of a judge that can never say drawn the share is no measurement."""
+    """One line an encoder and judge; for a judge that can never say drawn, the share is not a measurement."""
     from debias_sd.measure.reports.pictures import MEAN_ALONE, says_drawn
 
     if not sentences.is_late.any():

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from debias_sd.commands.arguments import check_least
+from debias_sd.commands.generate import device_and_dtype
 from debias_sd.commands.terminal import say, warn
 
 if TYPE_CHECKING:
@@ -57,17 +59,12 @@ class Running:
 
 def start_embedders(encoders: dict[str, str], arguments: argparse.Namespace) -> Running:
     """Load all encoders; ValueError for a device that is not there or an encoder that cannot be measured."""
-    import torch
-
     from debias_sd.measure.embedding import Embedder
     from debias_sd.measure.processes import Processes
     from debias_sd.measure.towers import load_towers
 
-    if arguments.samples < 1:
-        raise ValueError(f"--samples is {arguments.samples}, it must be 1 or more; leave it out for 1000.")
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device is {device}, and torch sees no such device here; use cpu.")
+    check_least("--samples", arguments.samples, "1000")
+    device = str(device_and_dtype(arguments)[0])
     processes = Processes.start()
     embedders = {}
     for name, folder in encoders.items():
@@ -98,8 +95,7 @@ def plan_of(arguments: argparse.Namespace, by_set: Mapping[str, tuple[str, ...]]
     from debias_sd.measure.retrieval import Plan
     from debias_sd.probes import probe_names
 
-    if arguments.examples < 0:
-        raise ValueError(f"--examples is {arguments.examples}, it must be 0 or more; leave it out for 4.")
+    check_least("--examples", arguments.examples, "4", least=0)
     probes = tuple(probe_names(arguments.probes or []))
     return Plan(probes, arguments.seed, arguments.samples, by_set or {}, arguments.examples)
 

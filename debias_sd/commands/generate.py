@@ -179,7 +179,7 @@ def _checked_output(arguments: argparse.Namespace) -> Path:
     try:
         if out.is_dir() or not out.parent.is_dir():
             raise ValueError(
-                f"output {out} cannot be written, its folder does not exist; make it or give another --out."
+                f"output {out} cannot be written because its folder does not exist; make it or give another --out."
             )
         tempfile.TemporaryFile(dir=out.parent).close()  # permission bits say nothing to root or of a read-only disk
     except OSError as error:

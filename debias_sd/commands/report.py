@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         tables, plots, galleries = _parts(arguments)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(
-            f"a report lacks what its kind has ({type(error).__name__}: {error}), it was edited or is of another "
+            f"a report lacks what its kind has ({type(error).__name__}: {error}): it was edited or is of another "
             "version; measure again."
         ) from error
     if arguments.html is not None:

@@ -139,13 +139,13 @@ def _choose(
         if given in names:
             return given
         near = difflib.get_close_matches(given, names[:1000], n=1, cutoff=0.0)[0]
-        raise ValueError(f"{subject} has no column {given!r}, it has {list_names(names)}; the nearest is {near!r}.")
+        raise ValueError(f"{subject} has no column {given!r} but has {list_names(names)}; the nearest is {near!r}.")
     found = _known(names, known)
     if found:
         return found[0]
     # The two names that Hugging Face's image folders have stand for the whole list.
     wanted = "file_name or text" if with_image else "a caption"
     raise ValueError(
-        f"{subject} lacks {wanted}, it has {list_names(names)}; write {'both' if with_image else 'one'}, or name the "
+        f"{subject} lacks {wanted} but has {list_names(names)}; write {'both' if with_image else 'one'}, or name the "
         f"columns with {what} (known without: {', '.join(known)})."
     )

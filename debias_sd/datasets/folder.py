@@ -89,7 +89,7 @@ def _files(root: Path) -> tuple[dict[str, str], set[str]]:
 def read_folder(
     root: str | Path, *, image_root: str | Path | None = None, skip_missing: bool = True, **columns: Any
 ) -> RowRecords | PairedFiles:
-    """Read a folder; ValueError when it is none, or has neither metadata nor a picture with a text beside it."""
+    """Read a folder; ValueError when it is not one, or has neither metadata nor a picture with a text beside it."""
     root = Path(root)
     if not root.is_dir():
         raise ValueError(f"folder {root} does not exist; correct the path.")
@@ -102,8 +102,8 @@ def read_folder(
     named = [name for name, value in columns.items() if value is not None]
     if found.files and named:
         raise ValueError(
-            f"{named[0]} is set, folder {root} has texts beside its pictures and no metadata.jsonl whose columns could "
-            "be named; leave it out."
+            f"{named[0]} is set but folder {root} has texts beside its pictures and no metadata.jsonl whose columns "
+            "could be named; leave it out."
         )
     if not found.files:
         counts = f" ({describe_counts(found.left_out)})" if found.left_out else ""
@@ -203,7 +203,9 @@ def read_saved(root: str | Path, *, image_root: str | Path | None = None, **colu
     try:
         import datasets
     except ImportError:
-        raise ValueError(f"{root} is read with Hugging Face's datasets, not installed: pip install datasets.") from None
+        raise ValueError(
+            f"{root} needs Hugging Face's datasets, which is not installed; install it: pip install datasets."
+        ) from None
     root = Path(root)
     try:
         rows = datasets.load_from_disk(str(root))
@@ -234,6 +236,6 @@ def _check_pictures(feature: Any, column: str, root: Path) -> None:
     if isinstance(feature, dict) and {"bytes", "path"} & feature.keys():
         return
     raise ValueError(
-        f"column {column} of data set {root} holds {feature}, one picture a row, its path or its bytes are needed; "
+        f"column {column} of data set {root} holds {feature} but must hold one picture a row, its path or its bytes; "
         "name another with image_column."
     )

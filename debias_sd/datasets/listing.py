@@ -219,5 +219,5 @@ def load_json(path: Path, *, kind: type, what: str) -> Any:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); copy it again.") from None
     if not isinstance(value, kind):
-        raise ValueError(f"{path} holds a {type(value).__name__}, {what} is a {kind.__name__}; name the right file.")
+        raise ValueError(f"{path} holds a {type(value).__name__} but {what} is a {kind.__name__}; name the right file.")
     return value

@@ -151,7 +151,7 @@ def _own_columns(kind: str, given: dict[str, str | None]) -> dict[str, str | Non
     own = {"shards": ("caption_column", "short_caption_column")} | dict.fromkeys(_WITH_COLUMNS, tuple(given))
     wrong = [name for name, value in given.items() if value is not None and name not in own.get(kind, ())]
     if wrong:
-        raise ValueError(f"{wrong[0]} is set, data of the kind {kind} has fixed names; leave it out.")
+        raise ValueError(f"{wrong[0]} is set but data of the kind {kind} has fixed names; leave it out.")
     return {name: given[name] for name in own.get(kind, ())}
 
 

@@ -117,7 +117,9 @@ def pool_difference(name: str, found: Pool, expected: Pool, *, left_out: Mapping
     if found == expected:
         return None
     reasons = f" ({describe_counts(left_out)} left out)" if left_out else ""
-    return f"{name} has {found}{reasons}, published results have {expected}: the numbers cannot be compared with them."
+    return (
+        f"{name} has {found}{reasons} but published results have {expected}: the numbers cannot be compared with them."
+    )
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:

@@ -36,7 +36,7 @@ def read_jsonl(
 ) -> RowRecords:
     """Read a JSON lines file; pictures lie relative to `image_root`, by default the file's folder.
 
-    ValueError names the first line that is no JSON object with a picture and a caption.
+    ValueError names the first line that is not a JSON object with a picture and a caption.
     """
     path = Path(path)
     check_file(path, what="JSON lines file")
@@ -161,7 +161,7 @@ def _rows(path: Path, separator: str, heading: list[str]) -> Iterator[Row]:
 def _check_width(fields: list[str], heading: list[str], path: Path, line: int) -> None:
     if len(fields) != len(heading):
         raise ValueError(
-            f"the row that ends in line {line} of {path} has {count_of(len(fields), 'field')}, the heading has "
+            f"the row that ends in line {line} of {path} has {count_of(len(fields), 'field')} but the heading has "
             f"{len(heading)}; put texts that contain the separator or a quote into quotes."
         )
 

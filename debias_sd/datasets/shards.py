@@ -190,7 +190,7 @@ def _choose(
     elif caption is not None or short is not None:
         named = "caption_column" if caption is not None else "short_caption_column"
         raise ValueError(
-            f"{named} is {caption or short!r}, the samples of shards {pattern} have no JSON with names, but "
+            f"{named} is {caption or short!r} but the samples of shards {pattern} have no JSON with names, only "
             f"{list_names(suffixes) or 'nothing'}; leave it out."
         )
     return columns, keys
@@ -257,7 +257,7 @@ class _Reader:
 
 
 def _parse(content: bytes, name: str | Path) -> Any:
-    """What a sample's JSON says, None where it is none; NotText."""
+    """What a sample's JSON says, None where it is not JSON; NotText."""
     text = decode_text(content, name)
     try:
         return parse_json(text)

@@ -72,7 +72,7 @@ class ShareGpt4v:
 
 
 def captions_of(row: dict[str, Any]) -> tuple[str, ...]:
-    """The text of the first turn of `gpt`, line breaks as spaces; none when there is none. NoText when it is none."""
+    """The text of the first turn of `gpt`, line breaks as spaces; none without such a turn. NoText for others."""
     for turn in row[TURNS]:
         if turn["from"] == "gpt":
             return texts_of(turn["value"])
@@ -86,7 +86,7 @@ def read_sharegpt4v(
 
     `name` is one of PARTS: all but the first 1,000 rows, these alone, or all. `skip_missing` leaves out, and counts
     by the first part of their path (sam, coco, llava), the rows whose picture is not there. ValueError when the file
-    is no whole list, or has none of the keys.
+    is not a whole list, or has none of the keys.
     """
     path, part = Path(path), PARTS[name]
     check_file(path, what="ShareGPT4V's file")

@@ -1,7 +1,7 @@
 """Attention of the token that an encoder is pooled at, over a text: CLIP's end token, SigLIP's last slot.
 
 CLIP's mask is causal, and the end token sees the start token, the text and itself. SigLIP sees every slot, the pads
-behind a short text too, and is pooled at the last one, which is a pad of most texts; what goes to anything but the
+after a short text too, and is pooled at the last one, which is a pad of most texts; what goes to anything but the
 text's own tokens is `elsewhere`. Mean over all heads; over all layers, and of the last layer alone (the paper's figure
 names neither, arXiv 2602.22419).
 """

@@ -36,7 +36,7 @@ from debias_sd.shapes.scene import COLOURS, SHAPES, Thing
 CHANGES = 8
 _PATH = Path(__file__).parent / "detail_words.json"
 _ARTICLE = re.compile(r"\b(a|an)\s+$", re.IGNORECASE)
-# "left" and "right" are places behind one of these or before one of those, and verbs and adverbs elsewhere.
+# "left" and "right" are places after one of these or before one of those, and verbs and adverbs elsewhere.
 _BEFORE_SIDE = re.compile(
     r"\b(the|far|to|on|its|his|her|their|top|upper|bottom|lower|middle|center|centre)\s+(very\s+)?$"
 )

@@ -222,7 +222,7 @@ class Embedder:
         for rows, features in found:
             if not np.isfinite(features).all():
                 raise ValueError(
-                    f"encoder {self.towers.folder} gives features that are NaN or infinite; its training went wrong, "
+                    f"encoder {self.towers.folder} gives features that are NaN or infinite; its training went wrong: "
                     "take an earlier checkpoint."
                 )
             self.cache.add([names[row] for row in rows], features)

@@ -3,7 +3,7 @@
 A rank is 1 for the best. A tie counts against us: a model that gives all pairs one score must not look perfect. For an
 image with several captions the best rank over them counts (arXiv 2602.22419 follows this protocol). Worked example,
 two queries and three candidates, right ones 0 and 2: `[[9, 1, 1], [5, 7, 6]]` has ranks 1 and 2, R@1 50 %.
-Intervals draw pictures with replacement, each with all its captions: five captions of one picture are no five
+Intervals draw pictures with replacement, each with all its captions: five captions of one picture are not five
 independent observations. Both encoders of a difference are measured on the same draws (paired).
 """
 
@@ -40,7 +40,7 @@ def retrieval_ranks(
 
     At most `chunk` queries and `block` similarities at a time are in memory: 64 MiB for pools of any size, where all
     of Flickr30k's would be 18 GiB. Nothing is sorted: a rank is a count. Images without a caption stay among the
-    candidates of text to image and are no query of image to text. ValueError for features that are not finite.
+    candidates of text to image and are not a query of image to text. ValueError for features that are not finite.
     """
     _check_finite(image_features, caption_features)
     t2i = np.empty(len(caption_features), np.int64)
@@ -71,7 +71,9 @@ def _check_finite(*features: np.ndarray) -> None:
     """Raise ValueError where a product of the features could be NaN or infinite (it is bounded by their lengths)."""
     longest = [np.linalg.norm(rows, axis=1).max(initial=0) for rows in features]
     if not np.isfinite(np.prod(longest)):
-        raise ValueError("similarities hold NaN or infinity, ranks need finite numbers; check the encoder's features.")
+        raise ValueError(
+            "similarities hold NaN or infinity but ranks need finite numbers; check the encoder's features."
+        )
 
 
 def family_share(
@@ -94,7 +96,7 @@ def family_share(
 def scores_of(ranks: Int[np.ndarray, " queries"]) -> dict[str, float]:
     """Return R@1/5/10 in percent, median and mean rank; ValueError without queries: a mean of nothing is no score."""
     if ranks.size == 0:
-        raise ValueError("there are 0 ranks, a score needs at least 1 query; check that the records were found.")
+        raise ValueError("there are 0 ranks but a score needs at least 1 query; check that the records were found.")
     recalls = {f"r{k}": 100 * float((ranks <= k).mean()) for k in KS}
     return recalls | {"median_rank": float(np.median(ranks)), "mean_rank": float(ranks.mean())}
 
@@ -127,7 +129,7 @@ def _medians(
     ordered: Int[np.ndarray, " queries"], times: Int[np.ndarray, "draws queries"]
 ) -> Float[np.ndarray, " draws"]:
     """The median of ranks in order for each draw, in which each is as often as it was drawn."""
-    ends = times.ravel().cumsum()  # of all draws, one behind the other
+    ends = times.ravel().cumsum()  # of all draws, one after the other
     sizes = times.sum(axis=1)
     starts = sizes.cumsum() - sizes
     middle = np.stack([starts + (sizes - 1) // 2, starts + sizes // 2], axis=1)

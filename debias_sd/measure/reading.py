@@ -1,6 +1,6 @@
 """What encoders read of a set of captions, by place: attention, sentences dropped, words and things swapped.
 
-Attention says where the pooled token looks, and is no proof of use; `change` says how far the embedding turns (1 -
+Attention says where the pooled token looks, and does not prove use; `change` says how far the embedding turns (1 -
 cosine) when a sentence is dropped, a word swapped or, in captions of the embedded world, the thing that a sentence
 names. Vector spaces differ in how far anything turns, so each value is also given relative to its caption, which two
 encoders are compared by:
@@ -76,8 +76,8 @@ def measure_reading(
     texts, short = texts_of(captions)
     if len(texts) < 2:
         raise ValueError(
-            f"{label} has {count_of(len(texts), 'caption')} of two sentences or more, reading by place needs at least "
-            "2; give longer captions."
+            f"{label} has {count_of(len(texts), 'caption')} of two sentences or more but reading by place needs at "
+            "least 2; give longer captions."
         )
     swaps = swaps_of(texts, knows=_known_to_all([embedder.towers for embedder in embedders.values()]))
     if not swaps:

@@ -35,7 +35,7 @@ from debias_sd.probes import pads_of, probe_of, useful_probes
 from debias_sd.report import hash_texts
 from debias_sd.text import count_of
 
-NO_TEXT = "caption with characters that are no text"
+NO_TEXT = "caption with characters that are not text"
 WAYS = ("t2i", "i2t")
 LONGEST = 1500  # characters of a caption that is kept as an example
 

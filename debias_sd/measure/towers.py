@@ -1,6 +1,6 @@
 """Both towers of an encoder folder: ids of texts, features of ids, features of pictures. CLIP and SigLIP.
 
-CLIP's text tower is causal and pooled at the end token: slots behind it change nothing, so texts are read at their own
+CLIP's text tower is causal and pooled at the end token: slots after it change nothing, so texts are read at their own
 length, rounded up to eight tokens. SigLIP's attends to every slot and is pooled at the last one: texts are padded to
 the whole window by the model's own tokenizer. Both cut longer texts and keep the end token.
 """
@@ -28,7 +28,7 @@ from debias_sd.text import count_of
 from debias_sd.tokens import pad_rows, siglip_rows
 
 MULTIPLE = 8  # tokens that lengths are rounded up to: rows of one length give the same bits in any company
-_PAD = 0  # behind the end token a causal mask hides it; in front it is the one of training
+_PAD = 0  # after the end token a causal mask hides it; in front it is the one of training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Towers:
     def ids_of(self, texts: Sequence[str], *, pads: int = 0) -> tuple[list[list[int]], list[int]]:
         """Return the ids of each text as they are read (padded to a length of the tower's), and its whole length.
 
-        `pads` stand in front of every text, behind the start token where there is one.
+        `pads` stand in front of every text, after the start token where there is one.
         """
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class SiglipTowers(Towers):
         return self.tokenizer([text.lower() for text in texts], **options)["input_ids"]
 
     def ids_of(self, texts: Sequence[str], *, pads: int = 0) -> tuple[list[list[int]], list[int]]:
-        """Lower case, padded behind to the window and cut to it with the end token last, as both were trained."""
+        """Lower case, padded at the end to the window and cut to it with the end token last, as both were trained."""
         pad, window = self.tokenizer.pad_token_id, self.window
         whole = [[pad] * pads + row for row in siglip_rows(self.tokenizer, texts, length=None)]
         rows = [row if len(row) <= window else [*row[: window - 1], row[-1]] for row in whole]
@@ -148,7 +148,7 @@ def load_towers(source: str | Path, *, device: str = "cpu", use: str = "retrieva
         raise ValueError(f"folder {folder} holds no readable config.json; give the folder of a CLIPModel.")
     if kind != "clip":
         raise ValueError(
-            f"folder {folder} holds a {kind} model, {use} needs a CLIPModel with its image tower; give the folder "
+            f"folder {folder} holds a {kind} model but {use} needs a CLIPModel with its image tower; give the folder "
             "that training wrote, or convert the checkpoint with it: debias-sd convert SRC DST --image-tower."
         )
     return _load_clip(folder, device, use)

@@ -108,7 +108,7 @@ def _check_edited(folder: Path, *, name: str) -> None:
         return  # another fault, which the caller names
     if says != rows:
         raise ValueError(
-            f"config.json of {name} says {says} positions, its weights have {rows}; editing the config does not "
+            f"config.json of {name} says {says} positions but its weights have {rows}; editing the config does not "
             f"lengthen an encoder: put {rows} back and name an encoder for load_debias_pipeline()."
         )
 
@@ -117,7 +117,7 @@ def _check_whole(folder: Path, *, name: str) -> None:
     """Raise ValueError when `folder` holds only a LoRA, which is what transformers saves while one is loaded."""
     if (folder / "adapter_config.json").is_file() and not any(folder.glob("model*")):
         raise ValueError(
-            f"{name} is only a LoRA, its pipeline was saved while one was loaded; before save_pretrained() call "
+            f"{name} is only a LoRA because its pipeline was saved while one was loaded; before save_pretrained() call "
             "unload_lora_weights(), or fuse_lora() and then unload_lora_weights() to keep what it does."
         )
 

@@ -102,8 +102,8 @@ def family_of(components: Mapping[str, object], name: str) -> Family:
             return Family(family, tuple(slot for slot, _ in present), denoiser)
     has = ", ".join(f"{key} {kind}" for key, kind in sorted(found.items())) or "none"
     raise ValueError(
-        f"{name} is of another family (text encoders: {has}), supported are Stable Diffusion 1.x, 2.x, XL with its "
-        "refiner, 3 and FLUX; give a pipeline of one of these with its text encoders."
+        f"{name} is of another family (text encoders: {has}) but must be of Stable Diffusion 1.x, 2.x, XL with its "
+        "refiner, 3 or FLUX; give a pipeline of one of these with its text encoders."
     )
 
 

@@ -185,7 +185,7 @@ def warn_of_replaced(slots: dict[Slot, tuple[Sketch, TextEncoder]], *, name: str
     keep = " and ".join(slot.encoder.removeprefix("text_") + "='stretched'" for slot in far)
     warnings.warn(
         f"the encoder given to {name} was not trained from the base's own, which it replaces: their weights differ "
-        f"({apart} of their size, a training moves them by less than {FAR}), so what this base's own was fine-tuned "
+        f"({apart} of their size; training moves them by less than {FAR}), so what this base's own was fine-tuned "
         f"for is lost; {keep} keeps it, lengthened without training, or train an encoder from it.",
         stacklevel=4,
     )

@@ -227,8 +227,8 @@ def _swapped(
         _check_positions(encoder.positions, min_positions=min_positions)
         if new and encoder.positions != positions:
             raise ValueError(
-                f"encoder has {positions} positions and encoder_2 {encoder.positions}, {name} joins their states; give "
-                "two of one length."
+                f"encoder has {positions} positions and encoder_2 {encoder.positions}, but {name} joins their states; "
+                "give two of one length."
             )
         positions = encoder.positions
         new[slot.encoder], new[slot.tokenizer] = fill_given(place, encoder)
@@ -245,10 +245,10 @@ def _swapped(
 
 def _check_positions(positions: int, *, min_positions: int) -> None:
     if type(min_positions) is not int:
-        raise ValueError(f"min_positions is {min_positions!r}, a whole number is needed; give one, such as 77 or 248.")
+        raise ValueError(f"min_positions is {min_positions!r} but must be a whole number; give one, such as 77 or 248.")
     if positions < min_positions:
         raise ValueError(
-            f"the encoder has {positions} positions, {min_positions} are needed; lengthen it with stretch() or "
+            f"the encoder has {positions} positions but needs {min_positions}; lengthen it with stretch() or "
             "train it longer (editing max_position_embeddings in config.json does not lengthen it)."
         )
 

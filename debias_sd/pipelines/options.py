@@ -127,6 +127,6 @@ def use_xformers(pipe: Any) -> None:
         pipe.enable_xformers_memory_efficient_attention()
     except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"xformers is installed and cannot run here ({type(error).__name__}), its releases are each for one "
+            f"xformers is installed and cannot run here ({type(error).__name__}), for each of its releases is for one "
             "version of torch; install the one for this torch, or leave xformers out (torch's own is as exact)."
         ) from error

@@ -102,17 +102,11 @@ def _load_answers(source: str, device: str, dtype: torch.dtype | None) -> Judge:
 
 def _find(source: str) -> Path:
     """The local folder; of a hub id no pickle is downloaded."""
-    from huggingface_hub import snapshot_download
+    from debias_sd.encoder_folder import download
 
     path = Path(source).expanduser()
     if not path.is_dir():
-        try:
-            path = Path(snapshot_download(source, allow_patterns=list(_FILES)))
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"judge {source} was not found locally or on the Hub ({type(error).__name__}); check the "
-                "name, the network and HF_HUB_OFFLINE."
-            ) from error
+        path = download(source, _FILES, what="judge")
     if not list(path.glob("*.safetensors")):
         raise ValueError(f"folder {path} holds no safetensors, and pickles are not read; take another revision.")
     return path

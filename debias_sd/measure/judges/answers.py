@@ -47,7 +47,7 @@ _ENDS = " .!?…;:,"
 
 
 def question_of(sentence: str, *, answer: str = ANSWER) -> str:
-    """Return the question about one sentence, with how to answer it behind; `answer` may be empty.
+    """Return the question about one sentence, with how to answer it at the end; `answer` may be empty.
 
     >>> question_of("There is a red kite in the sky.")
     'Does this image show a red kite in the sky? Answer yes or no.'

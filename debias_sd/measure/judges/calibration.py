@@ -197,14 +197,14 @@ def read_thresholds(paths: Sequence[str | Path], judge: Judge) -> Thresholds | N
     for path in paths:
         report = Report.read(path)
         if report.kind != JUDGE:
-            raise ValueError(f"report {path} is of kind {report.kind}, no calibration; make one: debias-sd calibrate.")
+            raise ValueError(
+                f"report {path} is of kind {report.kind}, not a calibration; make one: debias-sd calibrate."
+            )
         found = report.encoders.get(judge.name)
         if found is None:
             continue
         for key in ("sha256", "content_sha256", "question", "changes"):
             if found.get(key) != about.get(key):
-                raise ValueError(
-                    f"{key} of {judge.name} is another in {path}; calibrate it again: debias-sd calibrate."
-                )
+                raise ValueError(f"{key} of {judge.name} differs in {path}; calibrate it again: debias-sd calibrate.")
         return Thresholds(**found["thresholds"])
     return None

@@ -28,7 +28,7 @@ from debias_sd.measure.towers import Towers, describe_towers
 from debias_sd.tokens import unknown_words
 
 NO_DETAIL = "no word of it is known to name a detail"
-BEHIND_WINDOW = "its details stand behind the tokens that the model reads"
+BEHIND_WINDOW = "its details come after the tokens that the model reads"
 UNKNOWN_WORDS = "the model was never trained on a word of it"
 _ROWS = 64  # texts at a time
 _KEPT = 32_768  # features of texts: about 100 MB of 768 numbers each

@@ -93,7 +93,7 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     """Read JSON lines; names of pictures start from `image_root`, by default the file's folder.
 
     `count` takes the first pictures. Pictures that cannot be read, lines without a sentence and repeated sentences of
-    a picture are left out and counted. ValueError with one sentence for a file that is none of this, and where nothing
+    a picture are left out and counted. ValueError with one sentence for a file of another form, and where nothing
     true or nothing false is left.
     """
     path = Path(path).expanduser()
@@ -121,7 +121,7 @@ def read_known(path: str | Path, *, image_root: str | Path | None = None, count:
     if len(pictures) < 4 or kinds != {TRUE, FALSE}:
         lost = f" ({describe_counts(left_out)} left out)" if left_out else ""
         raise ValueError(
-            f"{path} has {count_of(len(pictures), 'picture')} that can be read{lost}, 4 or more are needed with "
+            f"{path} has {count_of(len(pictures), 'picture')} that can be read{lost} but needs 4 or more, with "
             "sentences that are true and sentences that are false; add some."
         )
     return Known(path.name, tuple(pictures), dict(left_out))

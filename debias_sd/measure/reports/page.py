@@ -79,7 +79,7 @@ class Entry:
 
 
 def read_entries(paths: list[Path]) -> list[Entry]:
-    """Every encoder of the reports; ValueError for a file that is no report."""
+    """Every encoder of the reports; ValueError for a file that is not a report."""
     reports = [(path, Report.read(path)) for path in paths]
     named = [name for _, report in reports for name in report.encoders]
     entries = []
