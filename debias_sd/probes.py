@@ -15,12 +15,43 @@ import difflib
 import random
 from collections.abc import Callable, Sequence
 
-from debias_sd.sentences import PROBES, join_sentences, split_sentences
+from debias_sd.sentences import first_only, join_sentences, split_sentences, without_summary
 
 Probe = Callable[[str], str]
 FILLER = "This is a photo."
 WORD_STEP = 10
 MOST_WORDS = 200
+
+
+def remove_summary(text: str) -> str:
+    """Return `text` without its first sentence (method step 1); a one-sentence caption keeps its sentence.
+
+    >>> remove_summary("A park. A dog runs. A kite flies.")
+    'A dog runs. A kite flies.'
+    """
+    return join_sentences(without_summary(split_sentences(text)))
+
+
+def move_summary(text: str) -> str:
+    """Return `text` with sentences 1 and 4 swapped, or 1 and the last where there are fewer than 4.
+
+    The paper leaves captions of fewer than 4 sentences open.
+    """
+    sentences = split_sentences(text)
+    if sentences:
+        other = min(3, len(sentences) - 1)
+        sentences[0], sentences[other] = sentences[other], sentences[0]
+    return join_sentences(sentences)
+
+
+PROBES: dict[str, Probe] = {
+    "keep": lambda text: text,
+    "move": move_summary,
+    "remove": remove_summary,
+    "first2": lambda text: join_sentences(split_sentences(text)[:2]),
+    "swap2": lambda text: join_sentences(split_sentences(text)[:2][::-1]),
+    "first_only": first_only,
+}
 GROUPS = {
     "debias": tuple(PROBES),
     "padding": tuple(f"photo{k}" for k in range(6)),

@@ -4,13 +4,13 @@ No dependency splits sentences, and the libraries for it are either large, with 
 of one rule set a language (pySBD). Captions mix languages, signs that are read out and missing spaces.
 
 Captions are lists of sentences here, for the short caption of DeBias-CLIP and the probes that move or drop sentences.
-Source: arXiv 2602.22419, sections on sentence-level augmentation and robustness. The paper names no
+Source: arXiv 2602.22419, section on sentence-level augmentation. The paper names no
 sentence splitter and no join string: here it is `split_sentences`, and sentences are joined by one space.
 """
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 # Stops that need no space after them: Chinese and Japanese, Hindi's danda, Arabic, Urdu, Armenian, Ethiopic, Burmese,
 # Khmer. Western stops count before white space (so "3.5" and "a.jpg" are whole), or where the space was forgotten
@@ -203,52 +203,6 @@ def sample_sentences(sentences: Sequence[str], rng: random.Random) -> list[str]:
     return rng.sample(list(sentences), rng.randint(1, len(sentences)))
 
 
-def remove_summary(text: str) -> str:
-    """Return `text` without its first sentence (method step 1); a one-sentence caption keeps its sentence.
-
-    >>> remove_summary("A park. A dog runs. A kite flies.")
-    'A dog runs. A kite flies.'
-    """
-    return join_sentences(without_summary(split_sentences(text)))
-
-
-def keep_caption(text: str) -> str:
-    """Return `text` as it is: the probe that changes nothing."""
-    return text
-
-
-def move_summary(text: str) -> str:
-    """Return `text` with sentences 1 and 4 swapped, or 1 and the last where there are fewer than 4.
-
-    The paper leaves captions of fewer than 4 sentences open.
-    """
-    sentences = split_sentences(text)
-    if sentences:
-        other = min(3, len(sentences) - 1)
-        sentences[0], sentences[other] = sentences[other], sentences[0]
-    return join_sentences(sentences)
-
-
-def first_two(text: str) -> str:
-    """Return the first two sentences of `text`."""
-    return join_sentences(split_sentences(text)[:2])
-
-
-def swap_two(text: str) -> str:
-    """Return the first two sentences of `text`, the second one first."""
-    return join_sentences(split_sentences(text)[:2][::-1])
-
-
 def first_only(text: str) -> str:
     """Return the first sentence of `text`: its summary, and Long-CLIP's short caption."""
     return join_sentences(split_sentences(text)[:1])
-
-
-PROBES: dict[str, Callable[[str], str]] = {
-    "keep": keep_caption,
-    "move": move_summary,
-    "remove": remove_summary,
-    "first2": first_two,
-    "swap2": swap_two,
-    "first_only": first_only,
-}

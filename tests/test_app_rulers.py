@@ -11,8 +11,9 @@ from app.models import Ruler
 from app.prompt_box import move_sentence, sentences_html
 from app.rulers import ruler_html, rulers_html, stretches_of, token_starts
 from debias_sd.datasets.world import prompt_set
+from debias_sd.probes import move_summary, remove_summary
 from debias_sd.prompts.token_report import count_tokens
-from debias_sd.sentences import move_summary, remove_summary, split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes.tokenizer import build_tokenizer
 
 LONG = prompt_set(7, count=1).captions[0].text

@@ -6,14 +6,8 @@ from collections import Counter
 
 import pytest
 
-from debias_sd.sentences import (
-    PROBES,
-    move_summary,
-    remove_summary,
-    sample_sentences,
-    split_sentences,
-    without_summary,
-)
+from debias_sd.probes import PROBES, move_summary, remove_summary
+from debias_sd.sentences import sample_sentences, split_sentences, without_summary
 from train_encoder.data.batches import short_text
 
 DEBIAS = {"remove_summary": True, "subsample": True}

@@ -15,8 +15,9 @@ from debias_sd.measure.embedding import Embedder, FeatureCache
 from debias_sd.measure.processes import Processes
 from debias_sd.measure.retrieval import Plan, measure_sets
 from debias_sd.measure.towers import load_towers
+from debias_sd.probes import PROBES
 from debias_sd.report import Report
-from debias_sd.sentences import PROBES, split_sentences
+from debias_sd.sentences import split_sentences
 from debias_sd.shapes.caption import read_sentence
 from debias_sd.tokens import front_pad, tokenize
 

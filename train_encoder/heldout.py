@@ -11,7 +11,8 @@ from debias_sd.datasets.names import open_records
 from debias_sd.datasets.pictures import PictureFault, read_rgb
 from debias_sd.datasets.world import short_set, twin_set
 from debias_sd.preprocessing import Preprocessing
-from debias_sd.sentences import PROBES, first_only
+from debias_sd.probes import PROBES
+from debias_sd.sentences import first_only
 from debias_sd.shapes.render import render
 
 if TYPE_CHECKING:
