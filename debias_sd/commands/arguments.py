@@ -136,6 +136,7 @@ def resolve_guidance(arguments: argparse.Namespace, pipe: object) -> None:
     check_guidance(pipe, scale=arguments.guidance_scale, true_scale=true_scale, negative=negative)
 
 
+MODEL_JUDGES = "clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID"  # what --judge takes beside the world's checker
 OWN, STRETCHED = "base", "stretched"
 SOURCE = "NAME|FOLDER|ID"
 MEANING = (

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debias_sd.commands.arguments import check_least
+from debias_sd.commands.arguments import MODEL_JUDGES, check_least
 from debias_sd.commands.generate import DTYPES, device_and_dtype
 from debias_sd.commands.terminal import quiet_loading, say, warn
 from debias_sd.text import count_of
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="SPEC",
-        help="clip:FOLDER_OR_ID, vqa:FOLDER_OR_ID or checker; repeatable",
+        help=f"{MODEL_JUDGES}, or checker; repeatable",
     )
     parser.add_argument(
         "--known",

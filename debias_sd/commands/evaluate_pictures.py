@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from debias_sd.commands.arguments import check_least, check_seeds, hash_named, load_named, resolve_guidance
+from debias_sd.commands.arguments import (
+    MODEL_JUDGES,
+    check_least,
+    check_seeds,
+    hash_named,
+    load_named,
+    resolve_guidance,
+)
 from debias_sd.commands.calibrate import judge_dtype
 from debias_sd.commands.evaluate_sets import bars
 from debias_sd.commands.generate import DTYPES, device_and_dtype
@@ -37,9 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("fidelity, with any prompts, base and judge")
     group.add_argument("--prompts", metavar="world|FILE", help="text, JSON lines or a folder (default: world)")
     group.add_argument(
-        "--judge", action="append", metavar="SPEC", help="checker (default), clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID; "
-        "repeatable",
-    )  # fmt: skip
+        "--judge", action="append", metavar="SPEC", help=f"checker (default), {MODEL_JUDGES}; repeatable"
+    )
     group.add_argument(
         "--calibration", action="append", default=[], metavar="REPORT", help="of `debias-sd calibrate`; repeatable"
     )
@@ -72,7 +78,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     if arguments.calibration and specs == [CHECKER]:
         raise ValueError(
             "--calibration is for judges that are models: the checker is exact and has no thresholds to choose; leave "
-            "it out, or give --judge clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
+            f"it out, or give --judge {MODEL_JUDGES}."
         )
     seeds, batch = _seeds(arguments), _batch(arguments)
     texts, prompts = _prompts(arguments)
@@ -179,13 +185,13 @@ def _check_judges(arguments: argparse.Namespace, base: DiffusionPipeline) -> Non
 
     if not is_checked(base) and _are_worlds(arguments):
         raise ValueError(
-            "--prompts is not set, and the embedded world's are for a base of its own; give --prompts FILE and --judge "
-            "clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
+            "--prompts is not set, and the embedded world's are for a base of its own; give --prompts FILE and "
+            f"--judge {MODEL_JUDGES}."
         )
     if not is_checked(base) and (not arguments.judge or CHECKER in arguments.judge):
         raise ValueError(
             "the checker reads pictures of the embedded world alone and this base draws others; give --judge "
-            "clip:FOLDER_OR_ID or vqa:FOLDER_OR_ID."
+            f"{MODEL_JUDGES}."
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 INSTEAD_OF_MODULAR = (
     "these are not supported yet; load the same model by DiffusionPipeline.from_pretrained() or load_debias_pipeline()"
 )
+SUPPORTED = "Stable Diffusion 1.x, 2.x, XL with its refiner, 3 or FLUX"
 _CLIP = "CLIPTextModel"
 _CLIP_PROJECTED = "CLIPTextModelWithProjection"
 _T5 = "T5EncoderModel"
@@ -102,8 +103,8 @@ def family_of(components: Mapping[str, object], name: str) -> Family:
             return Family(family, tuple(slot for slot, _ in present), denoiser)
     has = ", ".join(f"{key} {kind}" for key, kind in sorted(found.items())) or "none"
     raise ValueError(
-        f"{name} is of another family (text encoders: {has}) but must be of Stable Diffusion 1.x, 2.x, XL with its "
-        "refiner, 3 or FLUX; give a pipeline of one of these with its text encoders."
+        f"{name} is of another family (text encoders: {has}) but must be of {SUPPORTED}; give a pipeline of one of "
+        "these with its text encoders."
     )
 
 

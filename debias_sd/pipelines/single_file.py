@@ -20,6 +20,7 @@ from diffusers import DiffusionPipeline
 from diffusers.loaders.single_file_utils import SingleFileComponentError, fetch_diffusers_config
 from safetensors import SafetensorError
 
+from debias_sd.pipelines.families import SUPPORTED
 from debias_sd.pipelines.options import FROM_SINGLE_FILE, check_known
 from debias_sd.weight_files import (
     SAFETENSORS,
@@ -87,8 +88,8 @@ def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipelin
     loader = getattr(getattr(diffusers, kind, None), "from_single_file", None)
     if loader is None:
         raise ValueError(
-            f"base {path} is a checkpoint of {kind} but must be one of Stable Diffusion 1.x, 2.x, XL with its "
-            "refiner, 3 or FLUX; give one of these, or config= the folder of its pipeline."
+            f"base {path} is a checkpoint of {kind} but must be one of {SUPPORTED}; give one of these, or config= the "
+            "folder of its pipeline."
         )
     check_known(options, FROM_SINGLE_FILE, kind=getattr(diffusers, kind))
     try:
