@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from debias_sd.commands.arguments import check_least
 from debias_sd.commands.generate import device_and_dtype
 from debias_sd.commands.terminal import say, warn
+from debias_sd.probes import GROUPS
 
 if TYPE_CHECKING:
     from debias_sd.datasets.records import Records
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image-root", metavar="DIR", help="where the names of the pictures start from")
     group.add_argument("--caption-column", metavar="NAME", help="the column of the caption in a table of your own")
     group.add_argument(
-        "--probes", nargs="+", metavar="NAME", help="probes or groups of them: all, debias, padding, hyfl, length"
+        "--probes", nargs="+", metavar="NAME", help=f"probes or groups of them: all, {', '.join(GROUPS)}"
     )
     group.add_argument("--cache", type=Path, metavar="DIR", help="where features are kept (default: the user's cache)")
     group.add_argument("--no-cache", action="store_true", help="embed everything again, keep nothing")
