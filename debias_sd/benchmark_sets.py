@@ -77,7 +77,7 @@ class Layout:
 
 
 def plan_dpg(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
-    """One grid a prompt, named as the prompt; ValueError for other than four seeds or an id that is not such a name."""
+    """One grid per prompt, named after it; ValueError unless seeds are four and each id can be a file's name."""
     if seeds != GRID:
         raise ValueError(f"--seeds are {seeds} but DPG-Bench reads grids of 4 pictures; give four seeds.")
     ids = Counter(prompt.id for prompt in prompts)
@@ -96,7 +96,7 @@ def plan_dpg(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
 
 
 def plan_geneval(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
-    """A folder a prompt; ValueError for a prompt without what GenEval's evaluation reads of its line."""
+    """A folder per prompt; ValueError for a prompt without what GenEval's evaluation reads of its line."""
     planned = []
     for number, prompt in enumerate(prompts):
         lacking = [key for key in ("tag", "include", "prompt") if key not in prompt.row]
@@ -116,7 +116,7 @@ def plan_geneval(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
 
 
 def plan_t2i_compbench(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
-    """A picture a seed, numbered through; ValueError for a prompt that is too long for a file's name."""
+    """A picture per seed, numbered through; ValueError for a prompt that is too long for a file's name."""
     planned = []
     for number, prompt in enumerate(prompts):
         # As the original reads its own lists: what stands in front of the first tab.

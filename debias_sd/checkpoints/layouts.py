@@ -1,6 +1,6 @@
 """What lies where in a checkpoint: its text tower in OpenAI's naming, and a name for everything that is left out.
 
-The layout is told by keys. Every text tower of the CLIP family holds one `token_embedding.weight`; what comes in front
+Keys tell the layout. Every text tower of the CLIP family holds one `token_embedding.weight`; what comes in front
 of it says the naming (OpenAI's, transformers' with or without `text_model.`) and the place (a bare state dict, a
 training checkpoint, one of the encoders of a Stable Diffusion file). Each other key belongs to the tower, to a group
 that `left_out` counts, or is an error.

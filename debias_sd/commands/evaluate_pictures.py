@@ -91,7 +91,7 @@ def measure(encoders: dict[str, str], arguments: argparse.Namespace) -> tuple[di
     resolve_guidance(arguments, base)
     sampling = Sampling(arguments.steps, arguments.guidance_scale, batch)
     load = functools.partial(load_named, base=arguments.base, flag="--encoder")
-    for name, source in encoders.items():  # faults of one are told before the others are drawn
+    for name, source in encoders.items():  # faults of one are named before the others are drawn
         variants_of(base, name, load(source), arguments.past_77)
     with tempfile.TemporaryDirectory(prefix="debias-sd-") as scratch:
         sentences, folder = sentences_in(texts, base.tokenizer), arguments.pictures or Path(scratch)
@@ -161,7 +161,7 @@ def _warn_of_marks(judge: Judge) -> None:
 
 
 def _prompts(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """The prompts of a file or of the embedded world, and what the report says of them."""
+    """The prompts of a file or of the embedded world, and what the report says about them."""
     from debias_sd.datasets.world import NAME, PROMPTS, world_prompts
     from debias_sd.prompts.files import read_prompt_file
     from debias_sd.report import hash_texts
@@ -215,7 +215,7 @@ def _draw(
     base: DiffusionPipeline, encoders: dict[str, str], load: Callable[[str], Any], sentences: Sentences,
     seeds: list[int], sampling: Sampling, *, folder: Path, texts: list[str], feeds: Collection[str],
 ) -> tuple[dict[str, Album], dict[str, dict[str, Any]]]:  # fmt: skip
-    """The pictures of every variant of every encoder, and what the report says of each."""
+    """The pictures of every variant of every encoder, and what the report says about each."""
     from debias_sd.drawing import variants_of
     from debias_sd.measure.album import PictureStore, common_settings, draw_album, hash_pipeline
 
@@ -245,7 +245,7 @@ def _draw(
 
 
 def _say_scores(judged: Judged, sentences: Sentences) -> None:
-    """One line an encoder and judge; for a judge that can never say drawn, the share is not a measurement."""
+    """One line per encoder and judge; for a judge that can never say drawn, the share is not a measurement."""
     from debias_sd.measure.reports.pictures import MEAN_ALONE, says_drawn
 
     if not sentences.is_late.any():

@@ -47,7 +47,7 @@ class Running:
     device: str
 
     def settings(self) -> dict[str, Any]:
-        """What a report says of where the work was done."""
+        """What a report says about where the work was done."""
         return {"device": self.device, "processes": self.processes.count}
 
     def work(self) -> dict[str, dict[str, int]]:
@@ -156,7 +156,7 @@ def _cache(towers: Any, arguments: argparse.Namespace) -> Any:
 
 
 def bars(*, shown: bool) -> Callable[[str, int], Callable[[int], object]]:
-    """One bar a task; the next task takes its place."""
+    """One bar per task; the next task takes its place."""
     from tqdm import tqdm
 
     running: list[tqdm] = []
@@ -171,7 +171,7 @@ def bars(*, shown: bool) -> Callable[[str, int], Callable[[int], object]]:
 
 
 def _say_scores(encoders: dict[str, dict[str, Any]]) -> None:
-    """One line an encoder and set: R@1 of the captions as they are."""
+    """One line per encoder and set: R@1 of the captions as they are."""
     for name, result in encoders.items():
         for data, found in result["sets"].items():
             ways = found["probes"]["keep"]

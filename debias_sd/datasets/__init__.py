@@ -1,4 +1,4 @@
-"""Pictures with captions as they lie on disk: one reader a file, all giving `Record`s; `names.open_records` opens any.
+"""Pictures with captions as they lie on disk: one reader per file, all give `Record`s; `names.open_records` opens any.
 
 No torch: the readers need the standard library, numpy and Pillow.
 """

@@ -127,7 +127,7 @@ def _length(value: Any) -> int:
 
 
 def _known(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The `names` that are known, in the order of `known`; upper case is let through."""
+    """The `names` that are known, in the order of `known`; upper case counts as lower case."""
     by_lower = {name.lower(): name for name in reversed(names)}
     return [by_lower[name] for name in known if name in by_lower]
 

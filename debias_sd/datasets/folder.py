@@ -236,6 +236,6 @@ def _check_pictures(feature: Any, column: str, root: Path) -> None:
     if isinstance(feature, dict) and {"bytes", "path"} & feature.keys():
         return
     raise ValueError(
-        f"column {column} of data set {root} holds {feature} but must hold one picture a row, its path or its bytes; "
+        f"column {column} of data set {root} holds {feature} but must hold one picture per row, its path or its bytes; "
         "name another with image_column."
     )

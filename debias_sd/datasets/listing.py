@@ -24,7 +24,7 @@ NOT_UTF8 = "not UTF-8 text"
 
 
 class LeftOut:
-    """What a reader leaves out, counted by kind; a kind that has a place is told with the place of its first."""
+    """What a reader leaves out, counted by kind; a kind that has a place is named with the place of its first."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -175,14 +175,14 @@ def _parse_row(content: bytes, *, heading: list[str], separator: str, encoding: 
 
 FORMS = (
     'a list of {"image": ..., "caption": ...}, an object {"1.jpg": "caption" or a list of them}, LLaVA\'s list of '
-    '{"image": ..., "conversations": ...}, one object a line'
+    '{"image": ..., "conversations": ...}, one object per line'
 )
 TURNS = "conversations"  # LLaVA's key of what was said of a picture
 _IMAGE, _CAPTION = "image", "caption"
 
 
 def find_form(path: Path) -> str:
-    """The kind of a JSON file by its keys: "llava", "jsonl" for an object a line, else "json"."""
+    """The kind of a JSON file by its keys: "llava", "jsonl" for an object per line, else "json"."""
     try:
         first = [element.value for element in islice(scan_json(path), SAMPLE)]
     except ValueError:  # no JSON, or not to its end: its reader says so

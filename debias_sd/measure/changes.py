@@ -1,6 +1,6 @@
 """Texts with one thing changed: a detail of a sentence, one sentence dropped, one word or thing swapped.
 
-A detail is a colour, number, size, place, material or thing. The words are in detail_words.json, a kind a line:
+A detail is a colour, number, size, place, material or thing. The words are in detail_words.json, one kind per line:
 meanings parted by spaces, synonyms by commas (the first one stands for the meaning); things have a plural, an irregular
 one after a slash. A change replaces one word by the same form of another meaning of its kind. Which ones depends on the
 sentence alone; words take turns, so that each is changed before one is twice.
@@ -8,7 +8,7 @@ sentence alone; words take turns, so that each is changed before one is twice.
 A caption is read with its white space folded, so that its sentences lie one space apart. Rules, all deterministic:
 
 * drop: every sentence of a caption that has at least two, one at a time.
-* swap: one word a sentence. Where a word names a detail it is replaced as above; which of these words and which other
+* swap: one word per sentence. Where a word names a detail it is replaced as above; which of these words and which other
   word depends on the sentence alone. Where none does, the longest word of the sentence (the first of these) is replaced
   by the longest word of the sentence at the same place of another caption: the next one, in the order of the set, that
   has another word there.
@@ -156,7 +156,7 @@ class Text:
 
     @property
     def words(self) -> list[int]:
-        """Words of each sentence, being what white space parts."""
+        """Words of each sentence, as white space separates them."""
         return [len(sentence.split()) for sentence in self.sentences]
 
     @property

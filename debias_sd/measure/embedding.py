@@ -3,11 +3,10 @@
 Texts are sorted by length into batches of one shape; the rows that a last batch lacks are copies of its own. Pictures
 are read a few at a time; one that cannot be decoded is counted by its record and left out.
 
-Features on disk, found by the content of the encoder and of what it read, so that nothing is embedded twice.
-
-`<folder>/<encoder key>/<random name>.features`: one file a flush, whole or not there, never changed; two NumPy arrays,
-the keys [n, 16] and the features [n, dim]. Keys are read, features are mapped and only touched where asked for. A
-damaged file counts as not there. Another encoder, another preprocessing or device has another key and folder.
+The cache is on disk, found by the content of the encoder and of what it read: `<folder>/<encoder key>/<random
+name>.features`, one file per flush, whole or not there, never changed. A file holds two NumPy arrays, the keys [n, 16]
+and the features [n, dim]; keys are read, features are mapped and only touched where asked for. A damaged file counts as
+not there. Another encoder, preprocessing or device has another key and folder.
 """
 
 from __future__ import annotations

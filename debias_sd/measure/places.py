@@ -41,7 +41,7 @@ class Sentences:
 
     `start` is the sentence's first token as the base pipeline's own tokenizer counts (the start token is 0), `tokens`
     the number of a prompt's tokens with start and end; both are 0 where no tokenizer was given. `repeats`: whether all
-    that it names stands in the summary too.
+    that it names is in the summary too.
     """
 
     texts: tuple[tuple[str, ...], ...]  # by prompt

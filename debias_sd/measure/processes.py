@@ -1,12 +1,12 @@
-"""One process or several (`torchrun` or `accelerate launch`): each embeds its share of the same batches.
+"""One process or several (`torchrun` or `accelerate launch`), each with threads side by side: the same bits in all.
 
-The launcher says in the environment how many there are. Batches do not depend on that number, so neither do features.
+The launcher says in the environment how many processes there are; each embeds its share of the same batches, which do
+not depend on that number, so neither do features.
 
-Batches run side by side, each on one thread of its own, so that a feature is the same whatever runs beside it.
-
-A matrix product divides its rows by their number and over threads, and the last bits of a row depend on where it was
-divided. Batches of one shape on one thread each leave nothing to depend on: features are equal to the last bit in any
-order and company, from the cache or not, in one process or several.
+Batches run side by side, each on one thread of its own. A matrix product divides its rows by their number and over
+threads, and the last bits of a row depend on where it was divided. Batches of one shape on one thread each leave
+nothing to depend on: features are equal to the last bit in any order and company, from the cache or not, in one process
+or several.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from debias_sd.measure.places import Sentences, sentences_of
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What one judge says of one encoder's pictures, a row a seed, a column a sentence; unjudged scores are NaN.
+    """What one judge says about one encoder's pictures, a row per seed, a column per sentence; unjudged scores are NaN.
 
     `aspects`: of a judge that tells what is right in part, the same by name.
     """
@@ -40,7 +40,7 @@ class Table:
 
 
 def table_of(rows: Sequence[Sequence[Verdict]]) -> Table:
-    """The verdicts on every sentence, a row a seed, as numbers."""
+    """The verdicts on every sentence, a row per seed, as numbers."""
     flat = [verdict for row in rows for verdict in row]
     names = dict.fromkeys(name for verdict in flat for name in verdict.aspects)
     return Table(

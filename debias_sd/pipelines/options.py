@@ -47,7 +47,7 @@ def check_known(options: dict[str, object], known: tuple[str, ...], *, kind: typ
     """Raise ValueError for an option that is neither among `known`, diffusers' own, nor a part or setting of `kind`.
 
     Of a custom pipeline (None) the parts are not known before its code has run: then only names that are nearly one of
-    diffusers' are told.
+    diffusers' are refused.
     """
     parts = () if kind is None else tuple(inspect.signature(kind).parameters)
     for name in options:

@@ -71,7 +71,7 @@ _NAMED = re.compile(r"^(\w+) = (\w+)\.from_pretrained", re.MULTILINE)
 
 
 def load_single_file(path: Path, options: dict[str, object]) -> DiffusionPipeline:
-    """Return the pipeline of a checkpoint file, its models in evaluation mode; ValueError with one sentence else.
+    """Return the pipeline of a checkpoint file, its models in evaluation mode; else ValueError with one sentence.
 
     `options` are those of diffusers' `from_single_file`: `dtype`, `config` (a hub id or a local folder), parts.
     """

@@ -29,7 +29,7 @@ Progress = Callable[[int], object]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """One row a claim that was judged; `elsewhere` is its score in another picture, NaN where that was not judged."""
+    """One row per claim that was judged; `elsewhere` is its score in another picture, NaN where that was not judged."""
 
     picture: Int[np.ndarray, " claims"]
     kinds: tuple[str, ...]

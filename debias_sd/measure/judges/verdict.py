@@ -1,4 +1,4 @@
-"""What a judge says of one sentence and one picture, and what a judge is."""
+"""What a judge says about one sentence in one picture, and what a judge is."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def interval_cell(bounds: list[float]) -> str:
 
 
 def number_table(kind: str, entries: list[Entry]) -> Table:
-    """The numbers of another kind of report, a row each, an encoder a column."""
+    """The numbers of another kind of report, a row each, one column per encoder."""
     found = {entry.label: dict(_numbers(entry.result)) for entry in entries}
     names = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
     rows = tuple((name, *(cell(numbers.get(name), ".4g") for numbers in found.values())) for name in names)

@@ -159,7 +159,7 @@ TABLES = {FIDELITY: picture_tables, JUDGE: judge_tables}
 
 
 def quarter_plots(entries: list[Entry]) -> dict[str, bytes]:
-    """PNG files by name: for every judge the share drawn by quarter of the prompt, a line an encoder.
+    """PNG files by name: for every judge the share drawn by quarter of the prompt, one line per encoder.
 
     A judge that can never say drawn has no share: its encoders are named without a line.
     """

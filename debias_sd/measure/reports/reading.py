@@ -34,7 +34,7 @@ _NOTE = (
 
 
 def reading_tables(entries: list[Entry]) -> list[Table]:
-    """For every set: each measure by place, an encoder a column; then the paired differences by quarter."""
+    """For every set: each measure by place, one column per encoder; then the paired differences by quarter."""
     having = [entry for entry in entries if "reading" in entry.result]
     tables = []
     for label in dict.fromkeys(label for entry in having for label in entry.result["reading"]):

@@ -125,7 +125,7 @@ def set_tables(entries: list[Entry]) -> Iterator[Table]:
 
 
 def _differs(entries: list[Entry], data: str, what: str) -> bool:
-    """Whether entries have different captions or pictures; a report of before pictures had a hash says nothing."""
+    """Whether entries have different captions or pictures; reports made before pictures had a hash do not say."""
     name = {"captions": "texts_sha256", "pictures": "pictures_sha256"}[what]
     return len({entry.result["sets"][data].get(name) for entry in entries} - {None}) > 1
 
