@@ -166,8 +166,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ValueError(f"the tokenizer files in {folder} are damaged; copy them again.") from error
     if type(tokenizer.model_max_length) is not int:
         raise ValueError(
-            f"model_max_length in {folder}/tokenizer_config.json is {tokenizer.model_max_length!r}, a whole number is "
-            "needed; write the number of positions of its encoder, 77 or 248."
+            f"model_max_length in {folder}/tokenizer_config.json is {tokenizer.model_max_length!r} but must be a whole "
+            "number; write the number of positions of its encoder, 77 or 248."
         )
     if tokenizer.model_max_length > 1_000_000:
         raise ValueError(

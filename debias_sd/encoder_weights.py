@@ -70,7 +70,7 @@ def read_projection(folder: Path, variant: str | None = None) -> torch.Tensor | 
     path = folder / WHOLE
     if projection.ndim != 2 or projection.shape[1] != width:
         raise ValueError(
-            f"{PROJECTION} of {path} is {list(projection.shape)}, needed is [any, {width}]; copy or convert the "
+            f"{PROJECTION} of {path} is {list(projection.shape)} but must be [any, {width}]; copy or convert the "
             "checkpoint again."
         )
     _check_finite(path, PROJECTION, projection)
@@ -119,8 +119,8 @@ def _check_shapes(folder: Path, config: CLIPTextConfig, state: dict[str, torch.T
     table = state[PREFIX + "embeddings.position_embedding.weight"]
     if table.ndim != 2:
         raise ValueError(
-            f"the position table of model.safetensors in {folder} has {count_of(table.ndim, 'dimension')}, 2 are "
-            "needed; copy or convert the checkpoint again."
+            f"the position table of model.safetensors in {folder} has {count_of(table.ndim, 'dimension')} but "
+            "must have 2; copy or convert the checkpoint again."
         )
     rows, width = table.shape
     if rows != config.max_position_embeddings:

@@ -150,4 +150,4 @@ def check_writable(path: str | Path) -> None:
             f"folder {path.parent} cannot be written to ({error.strerror}); choose another place for {path.name}."
         ) from error
     if is_folder:
-        raise ValueError(f"path {path} is a folder, a file name is needed; add one, e.g. {path / 'report.json'}.")
+        raise ValueError(f"path {path} is a folder but must be a file name; add one, e.g. {path / 'report.json'}.")

@@ -137,7 +137,9 @@ def read_settings(path: str | Path, *, configs: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is not YAML ({' '.join(str(error).split())}); mend that line.") from None
     if not isinstance(values, dict):
-        raise ValueError(f"config file {path} holds a {type(values).__name__}, lines of `key: value` are needed.")
+        raise ValueError(
+            f"config file {path} holds a {type(values).__name__} but must hold lines of `key: value`; write such."
+        )
     return values
 
 

@@ -191,7 +191,7 @@ ENCODER = tiny_encoder()
             "base is of type StableD.* there is with_text",
         ),
         (lambda base: load_debias_pipeline(base, base), "config.json does not exist; .* is a whole pipeline"),
-        (lambda base: load_debias_pipeline(base, base / "text_encoder"), "has 77 positions, 248 are needed"),
+        (lambda base: load_debias_pipeline(base, base / "text_encoder"), "has 77 positions but needs 248"),
         (
             lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.int8),
             "torch_dtype is torch.int8 but must be",

@@ -52,7 +52,7 @@ def test_tensors_that_are_no_plain_numbers_are_named(tmp_path, state, kind):
     }[kind]
     torch.save(state | {"ln_final.weight": make(state["ln_final.weight"])}, tmp_path / "a.pt")
     sentence = refused(tmp_path / "a.pt", tmp_path / "out")
-    assert f"tensor ln_final.weight of {tmp_path / 'a.pt'} is {kind}, plain numbers are needed" in sentence
+    assert f"tensor ln_final.weight of {tmp_path / 'a.pt'} is {kind} but must be plain numbers" in sentence
 
 
 def test_a_state_dict_beside_other_tensors_is_found(tmp_path, state):

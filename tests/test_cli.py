@@ -111,7 +111,7 @@ def test_words_that_were_never_trained_are_named(models, tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (("--encoder", "/no/such"), "encoder folder /no/such does not exist"),
-        (("--encoder", "{models}/short"), "has 77 positions, 248 are needed"),
+        (("--encoder", "{models}/short"), "has 77 positions but needs 248"),
         (("--base", "/no/such"), "base folder /no/such does not exist"),
         (("--base", "nobody-here/no-such-model"), "was not found locally or on the Hub"),
         (("--out", "{tmp}/cat.jpg"), "does not end in .png"),

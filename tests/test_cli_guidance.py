@@ -85,7 +85,7 @@ def test_flux_follows_a_negative_prompt_by_true_guidance(bases, tmp_path, capsys
         ("flux", ("--negative-prompt", "x", "--true-cfg-scale", "1"), "at --true-cfg-scale 1; give"),
         ("schnell", ("--negative-prompt", "x"), "does not use a negative prompt without --true-cfg-scale"),
         ("flux", ("--true-cfg-scale", "4"), "--true-cfg-scale does nothing without a negative prompt"),
-        ("flux", ("--true-cfg-scale", "inf"), "--true-cfg-scale is inf, must be a finite number"),
+        ("flux", ("--true-cfg-scale", "inf"), "--true-cfg-scale is inf but must be a finite number"),
         ("sd1", ("--true-cfg-scale", "4"), "--true-cfg-scale is for FLUX and StableDiffusionPipeline does not take it"),
         (
             "sd1",

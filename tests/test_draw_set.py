@@ -189,10 +189,10 @@ def test_the_command_offers_every_layout():
 @pytest.mark.parametrize(
     ("layout", "prompts", "sentence"),
     [
-        ("dpg", [ListedPrompt("../x", "a")], "a prompt has the id '../x', DPG-Bench takes it for a file's name"),
+        ("dpg", [ListedPrompt("../x", "a")], "a prompt has the id '../x' but DPG-Bench takes it for a file's name"),
         ("dpg", [ListedPrompt("a.b", "a")], "a prompt has the id 'a.b'"),
         ("dpg", [ListedPrompt("x" * 252, "a")], "a prompt has the id 'xxx"),
-        ("dpg", [ListedPrompt("1", "a"), ListedPrompt("1", "b")], "2 prompts have the id '1', it names a file"),
+        ("dpg", [ListedPrompt("1", "a"), ListedPrompt("1", "b")], "2 prompts have the id '1', which names a file"),
         ("geneval", [ListedPrompt("1", "a", {"prompt": "a"})], "prompt 0 has no .tag., which GenEval"),
         ("t2i-compbench", [ListedPrompt("4", "é" * 130)], "prompt 4 .* has 260 bytes .*but may have 1 to 244"),
         ("t2i-compbench", [ListedPrompt("4", "_/_")], "prompt 4 .* has 0 bytes as a file's name"),

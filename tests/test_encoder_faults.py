@@ -75,14 +75,14 @@ FAULTS = {
     "bad tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer files .* are damaged"),
     "window is no number": (
         lambda folder: edit_json(folder / "tokenizer_config.json", model_max_length=248.0),
-        "model_max_length in .* is 248.0, a whole number is needed",
+        "model_max_length in .* is 248.0 but must be a whole number",
     ),
     "fewer layers": (
         lambda folder: edit_json(folder / "config.json", num_hidden_layers=2),
         "holds 16 tensors that its config.json has no place for, encoder.layers.2",
     ),
     "unknown activation": (lambda folder: edit_json(folder / "config.json", hidden_act="x"), "does not fit its config"),
-    "flat positions": (flatten_positions, "has 1 dimension, 2 are needed"),
+    "flat positions": (flatten_positions, "has 1 dimension but must have 2"),
     "fp8": (
         quantise(torch.float8_e4m3fn),
         "q_proj.weight of .* is torch.float8_e4m3fn but must be float32, float16 or",

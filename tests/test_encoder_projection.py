@@ -71,7 +71,7 @@ def test_a_projection_that_does_not_fit_is_told(tmp_path):
     state = load_file(folder / "model.safetensors")
     state["text_projection.weight"] = torch.zeros(PROJECTION_2, WIDTH_2 + 1)
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"text_projection.weight of .* is \[24, 49\], needed is \[any, 48\]"):
+    with pytest.raises(ValueError, match=r"text_projection.weight of .* is \[24, 49\] but must be \[any, 48\]"):
         load_encoder(folder)
 
 

@@ -243,7 +243,7 @@ def test_xformers_says_why_it_cannot_run(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     pipe = tiny_sd_pipeline()
     with pytest.raises(
-        ValueError, match=r"xformers is installed and cannot run here \(\w+\), its releases are each for"
+        ValueError, match=r"xformers is installed and cannot run here \(\w+\), for each of its releases is for"
     ):
         use_xformers(pipe)  # diffusers finds none, or finds that its kernels do not run
     assert draw_family(pipe, prompt="a cat").isfinite().all()

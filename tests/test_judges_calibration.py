@@ -142,7 +142,7 @@ def test_a_users_own_list_is_read_and_what_cannot_be_used_is_counted(tmp_path):
         ([*ROWS, "[1]"], "line 7 of .* is not a JSON object"),
         ([{"true": ["x"]}], "names no picture"),
         ([{"image": "0.png", "true": "x"}], "'true' in line 1 of .* is not a list of sentences"),
-        (ROWS[:3], "has 3 pictures that can be read, 4 or more are needed"),
+        (ROWS[:3], "has 3 pictures that can be read but needs 4 or more"),
         ([{"image": f"{n}.png", "true": ["x"]} for n in range(6)], "sentences that are true and sentences that are"),
         ([], "has 0 pictures"),
     ],
@@ -180,18 +180,18 @@ def test_the_command_writes_a_report_whose_thresholds_the_same_judge_gets_back(t
     other = f"clip:{save_tiny_clip(tmp_path / 'other', seed=1)}"
     assert read_thresholds([out], load_judge(other)) is None
     save_tiny_clip(tmp_path / "clip", seed=2)
-    with pytest.raises(ValueError, match=r"sha256 of clip:.*/clip is another in .*judge\.json; calibrate it again"):
+    with pytest.raises(ValueError, match=r"sha256 of clip:.*/clip differs in .*judge\.json; calibrate it again"):
         load_judge(spec, calibration=[out])
     edit_json(out, kind="retrieval")
-    with pytest.raises(ValueError, match="is of kind retrieval, no calibration"):
+    with pytest.raises(ValueError, match="is of kind retrieval, not a calibration"):
         load_judge(spec, calibration=[out])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--count", "3"], "--count is 3, at least 4 pictures"),
-        (["--sure", "0.5"], "--sure is 0.5, it lies between"),
+        (["--count", "3"], "--count is 3 but must be 4 or more"),
+        (["--sure", "0.5"], "--sure is 0.5 but must be between"),
         (["--samples", "0"], "--samples is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--known", "none.jsonl"], "file of known pictures none.jsonl does not exist"),

@@ -185,7 +185,7 @@ def test_loading_from_folders(base_folder, encoder_dir):
 
 def test_a_77_encoder_is_refused_unless_allowed(base, tmp_path):
     save_clip_model(tmp_path)
-    with pytest.raises(ValueError, match=r"has 77 positions, 248 are needed; lengthen it with stretch\(\)"):
+    with pytest.raises(ValueError, match=r"has 77 positions but needs 248; lengthen it with stretch\(\)"):
         with_text_encoder(base, tmp_path)
     assert with_text_encoder(base, tmp_path, min_positions=77).tokenizer.model_max_length == 77
 

@@ -40,7 +40,7 @@ def test_files_that_are_no_reports_are_named(tmp_path):
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path):
-    with pytest.raises(ValueError, match="is a folder, a file name is needed"):
+    with pytest.raises(ValueError, match="is a folder but must be a file name"):
         check_writable(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written to"):

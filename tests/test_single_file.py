@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_single_file_is_told(files, tmp_path):
         (code, config, "or a pickle with more in it than tensors, which is not run .UnpicklingError"),
         (empty, {}, "is damaged or not a checkpoint"),
         (code, {}, "or a pickle with more in it than tensors, which is not run .UnpicklingError"),
-        (controlnet, {}, "is a checkpoint of lllyasviel/control_v11p_sd15_canny, supported are"),
+        (controlnet, {}, "is a checkpoint of lllyasviel/control_v11p_sd15_canny but must be one"),
         (picture, {}, "is not a checkpoint file"),
         (folder / "model.safetensors", {"config": tmp_path / "no-pipeline"}, "config .*no-pipeline is not a pipeline"),
         (

@@ -240,7 +240,10 @@ COMMANDS = {
     "no key": (["seed", "1"], "settings come as --key value, found 'seed' without a key"),
     "not YAML": (["--seed", "[1"], "--seed is '[1', which is not YAML; put it in quotes."),
     "not text": (["--config", "picture.yaml"], "picture.yaml is not UTF-8 text (byte 0 cannot be read"),
-    "no lines": (["--config", "list.yaml"], "config file list.yaml holds a list, lines of `key: value` are needed."),
+    "no lines": (
+        ["--config", "list.yaml"],
+        "config file list.yaml holds a list but must hold lines of `key: value`; write such.",
+    ),
     "broken": (["--config", "broken.yaml"], "config file broken.yaml is not YAML (while parsing"),
 }
 

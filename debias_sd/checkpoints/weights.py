@@ -1,5 +1,4 @@
-"""The tensors of a conversion, both those that are written and those that they are checked against; and what they
-compute.
+"""The tensors that a conversion writes, those that it is checked against, and what they compute.
 
 All is in OpenAI's naming. The two differ where a conversion is exact by an argument, not by renaming: two position
 tables become one. Everything that is a choice (which tables, a stretch, the dtype, a layer that the target leaves out)

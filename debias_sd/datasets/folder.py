@@ -1,5 +1,4 @@
-"""A folder of pictures: `metadata.jsonl` or `metadata.csv` as Hugging Face has it, `1.jpg` beside `1.txt`, or what
-`save_to_disk` of Hugging Face's `datasets` wrote.
+"""A folder of pictures with texts: Hugging Face's `metadata.jsonl`, `1.txt` beside `1.jpg`, or saved `datasets`.
 
 The library `datasets` itself is only needed for the last one.
 """

@@ -1,5 +1,4 @@
-"""Where something stands in a text: in which sentence, half or quarter, after how many words; and what is a late
-detail.
+"""Where a sentence stands in a text: half or quarter, after how many words; and which ones are late details.
 
 A prompt's first sentence is its summary, the others are its details. Late are the sentences in the second half of the
 details that say more than the summary: a sentence whose things the summary names too (in the words of the embedded
