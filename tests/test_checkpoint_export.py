@@ -37,7 +37,7 @@ def test_a_missing_projection_is_named(copy, tmp_path, lacking):
     del state[lacking]
     save_file(state, copy / "model.safetensors")
     noun = {"text_projection.weight": "text projection", "visual_projection.weight": "image projection"}.get(lacking)
-    with pytest.raises(ValueError, match=f"has no {noun or 'logit scale'}, open_clip loads only a whole CLIP"):
+    with pytest.raises(ValueError, match=f"has no {noun or 'logit scale'} and open_clip loads only a whole CLIP"):
         export_encoder(copy, tmp_path / "out", to="open_clip")
 
 
@@ -49,7 +49,7 @@ def test_a_missing_projection_is_named(copy, tmp_path, lacking):
         ("long-clip", "x.bin", r"does not end in \.pt or \.safetensors"),
         ("comfyui", "folder.safetensors", "is a folder; give the name of a file"),
         ("open_clip", "full", "is not empty; give one that does not exist yet"),
-        ("open_clip", "file", "is a file, open_clip reads a folder"),
+        ("open_clip", "file", "is a file but open_clip reads a folder"),
         ("comfyui", "file/x.safetensors", "cannot be written"),
         ("open_clip", "file/x", "cannot be written"),
         ("onnx", "x", "unknown target 'onnx'; it must be one of comfyui, open_clip, long-clip"),

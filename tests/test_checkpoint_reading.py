@@ -83,8 +83,8 @@ def test_code_in_a_pickle_is_refused_and_does_not_run(tmp_path, new):
     trap = tmp_path / "trap"
     torch.save(STATE | {"extra": Bomb(trap)}, tmp_path / "m.pt", _use_new_zipfile_serialization=new)
     assert refused(tmp_path / "m.pt") == (
-        f"FILE is a pickle with the Python object {os.mkdir.__module__}.mkdir in it, reading it could run code; "
-        "nothing was run, save only the model's state_dict, best as safetensors, and give that file."
+        f"FILE is a pickle with the Python object {os.mkdir.__module__}.mkdir in it, and reading it could run code; "
+        "nothing was run: save only the model's state_dict, best as safetensors, and give that file."
     )
     assert not trap.exists()
     torch.load(tmp_path / "m.pt", weights_only=False)

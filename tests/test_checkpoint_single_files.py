@@ -117,7 +117,11 @@ def test_notes_say_what_the_readers_will_not_do(clip, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("tower", "changes", "said"),
     [
-        ("text", {"hidden_act": "gelu"}, "the text tower in .* has hidden_act gelu, a reader of .* takes quick_gelu"),
+        (
+            "text",
+            {"hidden_act": "gelu"},
+            "the text tower in .* has hidden_act gelu but a reader .* takes quick_gelu",
+        ),
         ("text", {"num_attention_heads": 2}, "has num_attention_heads 2 but a reader of single files takes 1 for this"),
         ("text", {"layer_norm_eps": 1e-6}, "has layer_norm_eps 1e-06 but a reader of single files takes 1e-05"),
         ("vision", {"hidden_act": "gelu"}, "the image tower in .* has hidden_act gelu"),
@@ -180,7 +184,7 @@ def test_what_long_clips_loader_would_not_build_is_refused(tmp_path):
     ):
         export_encoder(narrow, tmp_path / "x.pt", to="long-clip")
     with pytest.raises(
-        ValueError, match="the image tower in .* has num_attention_heads 4, a reader of single files take"
+        ValueError, match="the image tower in .* has num_attention_heads 4 but a reader of single files take"
     ):
         export_encoder("debias", tmp_path / "x.pt", to="long-clip")
 

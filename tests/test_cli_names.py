@@ -110,14 +110,14 @@ def test_a_name_means_the_same_in_every_command(models, tmp_path, capsys):
 
 
 MISSPELT = [
-    (("genrate", "a cat"), "COMMAND is 'genrate', .*did you mean generate"),
+    (("genrate", "a cat"), "COMMAND is 'genrate' but .*did you mean generate"),
     (("generate", "a cat", "--encodr", "base"), "--encodr is not an option of debias-sd generate .*mean --encoder"),
     (("compare", "a cat", "--negative_promt", "x"), "mean --negative-prompt"),
     (("evaluate", "retrieval", "--encodr", "a=b", "--out", "x"), "--encodr is not an option .*mean --encoder"),
     (("evaluate", "retreival", "--encoder", "a=b", "--out", "x"), "must be one of retrieval, .*mean retrieval"),
     (("--versoin",), "--versoin is not an option of debias-sd .*mean --version"),
     (("convert", "a", "b", "--streched"), "mean --stretch"),
-    (("generate", "a cat", "--dtype", "flaot16"), "--dtype is 'flaot16', .*mean float16"),
+    (("generate", "a cat", "--dtype", "flaot16"), "--dtype is 'flaot16' but .*mean float16"),
     (("generate", "a", "red", "cat"), "'red' is one argument too many"),
     (("generate", "a cat", "--steps", "many"), "argument --steps: invalid int value: 'many'"),
     (("generate", "a cat", "--encoder", "debais"), "--encoder is 'debais', .*did you mean debias?"),

@@ -135,7 +135,7 @@ def test_a_caption_column_of_shards_is_read_or_named(pictures):
     assert open_records(path, short_caption_column="brief")[0].short == "N."
     assert pairs_of(pictures, path, batch=1, caption_column="re_caption")[0]["text"] == "New. Longer."
     for option in ("caption_column", "short_caption_column"):
-        with pytest.raises(ValueError, match=r"no column 'recaption', it has caption, re_caption, brief; the nearest"):
+        with pytest.raises(ValueError, match=r"no column 'recaption' but has caption, re_caption, brief; the nearest"):
             open_records(path, **{option: "recaption"})
     write_shard(pictures / "b.tar", {"0.png": picture(0), "0.txt": "Text."})
     with pytest.raises(

@@ -216,7 +216,7 @@ def test_a_folder_of_something_else_is_named(kind, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("captions_val2017.json", "[]", "holds a list, COCO's captions file is a dict"),
+        ("captions_val2017.json", "[]", "holds a list but COCO's captions file is a dict"),
         ("captions_val2017.json", "{", "is not JSON"),
         ("captions_val2017.json", '{"images": []}', "lacks images or annotations as COCO's captions have them"),
         ("dataset_flickr30k.json", '{"images": [{}]}', "lacks filename, split or sentences of an image"),

@@ -117,7 +117,7 @@ def test_tables_with_quotes_line_breaks_and_any_separator(pictures, separator):
     [
         ("", "has no heading; write the names of the columns"),
         ("a,b\n0.png,x\n", "lacks file_name or text but has a, b; write both, or name the columns with image_column"),
-        ("filepath,title\n0.png,x,y\n", "the row that ends in line 2 of .* has 3 fields, the heading has 2"),
+        ("filepath,title\n0.png,x,y\n", "the row that ends in line 2 of .* has 3 fields but the heading has 2"),
         (b"filepath,ti\xfftle\n0.png,x\n", r"t.csv is not UTF-8 text .byte 11 cannot be read.; save it as UTF-8.$"),
         ("filepath,title,title\n0.png,x,y\n", "table .*t.csv has 2 columns named 'title'; rename one.$"),
     ],

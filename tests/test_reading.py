@@ -224,7 +224,10 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
         (("attention", "--probes", "all"), "--probes is for retrieval, not for attention; leave it out."),
         (("retrieval", "--captions", "x.txt"), "--captions is for attention, not for retrieval; leave it out."),
         (("attention", "--captions", "x.txt"), "file of prompts x.txt cannot be read (No such file or directory)"),
-        (("attention", "--captions", "short.txt"), "short has 0 captions of two sentences or more, reading by place"),
+        (
+            ("attention", "--captions", "short.txt"),
+            "short has 0 captions of two sentences or more but reading by place",
+        ),
     ],
 )
 def test_a_fault_is_one_sentence(world, tmp_path, monkeypatch, capsys, arguments, sentence):

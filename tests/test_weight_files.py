@@ -58,8 +58,11 @@ def zip_of_text(path):
 
 
 FAULTY = {
-    "hostile zip": (hostile_zip, "is a pickle with the Python object posix.system in it, reading it could run code"),
-    "hostile pickle": (hostile_pickle, "is a pickle with .* in it, reading it could run code"),
+    "hostile zip": (
+        hostile_zip,
+        "is a pickle with the Python object posix.system in it, and reading it could",
+    ),
+    "hostile pickle": (hostile_pickle, "is a pickle with .* in it, and reading it could run code"),
     "gguf": (
         lambda path: path.write_bytes(b"GGUF\x03\0\0\0" + bytes(99)),
         "but a GGUF file, whose weights are",
