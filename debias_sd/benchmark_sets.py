@@ -23,6 +23,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,10 +108,9 @@ def plan_geneval(prompts: Sequence[ListedPrompt], seeds: int) -> list[Planned]:
             )
         folder = f"{number:05d}"
         pictures = tuple(f"{folder}/samples/{place:04d}.png" for place in range(seeds))
-        metadata = json.dumps(dict(prompt.row))
         # The original's grid has its batch size as columns, 1 by default; here it is as square as the seeds allow.
         columns = next(count for count in range(1, seeds + 1) if count * count >= seeds)
-        texts = ((f"{folder}/metadata.jsonl", metadata),)
+        texts = ((f"{folder}/metadata.jsonl", json.dumps(dict(prompt.row))),)
         planned.append(Planned(prompt, pictures, (f"{folder}/grid.png", columns), texts))
     return planned
 
@@ -240,11 +240,7 @@ class BenchmarkSet:
 
     def tidy(self) -> None:
         """Remove what interrupted runs have left."""
-        scratch = self.folder / UNFINISHED
-        for path in scratch.glob("*"):
-            path.unlink()
-        if scratch.is_dir():
-            scratch.rmdir()
+        shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
 
     def _settings(self) -> dict[str, Any]:
         return self.settings | {"seeds": list(self.seeds)}

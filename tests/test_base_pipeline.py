@@ -141,7 +141,7 @@ def test_a_pipeline_that_was_saved_with_a_lora_in_its_encoders_place_is_told(tmp
     pipe = tiny_sd_pipeline()
     pipe.text_encoder.add_adapter(config, "style")
     pipe.save_pretrained(tmp_path / "lora")
-    with pytest.raises(ValueError, match="text_encoder of base .* is only a LoRA, .* fuse_lora") as told:
+    with pytest.raises(ValueError, match="text_encoder of base .* is only a LoRA because .* fuse_lora") as told:
         load_debias_pipeline(tmp_path / "lora", "stretched")
     assert "\n" not in str(told.value)
     states = encode_prompt(pipe, "a cat")["prompt_embeds"]
@@ -197,7 +197,10 @@ ENCODER = tiny_encoder()
             "torch_dtype is torch.int8 but must be",
         ),
         (lambda base: load_debias_pipeline(base, ENCODER, torch_dtype=torch.float8_e4m3fn), "is torch.float8_e4m3fn"),
-        (lambda base: load_debias_pipeline(base, ENCODER, min_positions="77"), "min_positions is '77', a whole number"),
+        (
+            lambda base: load_debias_pipeline(base, ENCODER, min_positions="77"),
+            "min_positions is '77' but must be a whole number",
+        ),
         (lambda base: with_text_encoder(tiny_sd_pipeline(), "base"), "encoder is 'base', which is StableD"),
         (lambda base: load_encoder(None), "encoder is of type NoneType but must be a folder, a name or a Hub repo id"),
         (

@@ -139,7 +139,7 @@ def test_a_caption_column_of_shards_is_read_or_named(pictures):
             open_records(path, **{option: "recaption"})
     write_shard(pictures / "b.tar", {"0.png": picture(0), "0.txt": "Text."})
     with pytest.raises(
-        ValueError, match=r"^caption_column is 'x', .* have no JSON with names, only .png, .txt; leave it"
+        ValueError, match=r"^caption_column is 'x' but .* have no JSON with names, only .png, .txt; leave it"
     ):
         open_records(str(pictures / "b.tar"), caption_column="x")
 

@@ -166,5 +166,5 @@ def test_a_folder_without_image_tower_is_refused(tmp_path, folders):
     text_only, towers = tmp_path / "text", load_towers(folders["short"])
     towers.model.text_model.save_pretrained(text_only)
     towers.tokenizer.save_pretrained(text_only)
-    with pytest.raises(ValueError, match="holds a clip_text_model model, retrieval needs a CLIPModel"):
+    with pytest.raises(ValueError, match="holds a clip_text_model model but retrieval needs a CLIPModel"):
         load_towers(text_only)
