@@ -28,7 +28,7 @@ from app.request import Request
 from app.settings import names_only
 from app.waiting import Client, client_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, judge_sentences, sentences_for
-from debias_sd.measure.judges.verdict import Verdict, unjudged
+from debias_sd.measure.judges import Verdict, unjudged
 from debias_sd.measure.reports.pictures import says_drawn
 from debias_sd.measure.shares import Score, score_of
 

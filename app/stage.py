@@ -15,7 +15,7 @@ from app.live_run import Picture, Run, Track
 from app.previews import data_url, thumb
 from app.verdict_rows import mean_of, scores_html, verdicts_html
 from debias_sd.comparison import Sentence
-from debias_sd.measure.judges.verdict import DRAWN
+from debias_sd.measure.judges import DRAWN
 from debias_sd.shapes.render import CELL, SIDE
 from debias_sd.text import count_of
 

@@ -11,8 +11,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from debias_sd.drawing import OnStep, Variant, draw, variants_in
+from debias_sd.measure.judges import DRAWN, Judge, Verdict, unjudged
 from debias_sd.measure.judges.checker import CheckerJudge
-from debias_sd.measure.judges.verdict import DRAWN, Judge, Verdict, unjudged
 from debias_sd.pipelines.load import DiffusionPipeline, Source
 from debias_sd.pipelines.options import check_guidance
 from debias_sd.sentences import split_sentences

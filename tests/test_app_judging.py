@@ -21,8 +21,7 @@ from app.settings import Settings
 from app.stage import panel_html, strip_html
 from debias_sd.cli import main
 from debias_sd.comparison import judge_sentences
-from debias_sd.measure.judges import load_judge
-from debias_sd.measure.judges.verdict import NOT_JUDGED, Thresholds
+from debias_sd.measure.judges import NOT_JUDGED, Thresholds, load_judge
 from debias_sd.report import Report
 
 # Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.

@@ -16,8 +16,8 @@ from app.stage import blind_strip_html, boxes_of, panel_html, status_html, strip
 from app.verdict_rows import interval_of, mean_of, verdicts_html
 from debias_sd.comparison import sentences_for, sentences_of
 from debias_sd.datasets.world import prompt_set
+from debias_sd.measure.judges import Verdict
 from debias_sd.measure.judges.checker import NO_THING
-from debias_sd.measure.judges.verdict import Verdict
 from debias_sd.measure.shares import Score
 from debias_sd.shapes.render import cell_box
 from debias_sd.shapes.tokenizer import build_tokenizer

@@ -10,8 +10,7 @@ from tiny import LONG_PROMPT, tiny_encoder, tiny_sd_pipeline, tiny_tokenizer
 
 from debias_sd.drawing import draw, variants_of
 from debias_sd.measure.album import SEED_STEP, PictureStore, Sampling, common_settings, draw_album, hash_pipeline
-from debias_sd.measure.judges import Thresholds, Verdict
-from debias_sd.measure.judges.verdict import unjudged
+from debias_sd.measure.judges import Thresholds, Verdict, unjudged
 from debias_sd.measure.judging import judge_album, judge_albums
 from debias_sd.measure.places import sentences_in
 from debias_sd.measure.shares import Table, agreement, counts_of, difference, summarise

@@ -8,8 +8,8 @@ from PIL import Image
 from tiny_world import tiny_pipeline
 
 from debias_sd.datasets.world import prompt_set
+from debias_sd.measure.judges import NOT_JUDGED, Verdict, unjudged
 from debias_sd.measure.judges.checker import CheckerJudge, error_rates, measure_checker, near_miss, with_noise
-from debias_sd.measure.judges.verdict import NOT_JUDGED, Verdict, unjudged
 from debias_sd.measure.places import sentences_in
 from debias_sd.measure.shares import Score, score_of, summarise, table_of
 from debias_sd.shapes.caption import length

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from debias_sd import lettering
 from debias_sd.comparison import Comparison, Panel, Sentence
 from debias_sd.lettering import Lettering, note_missing
-from debias_sd.measure.judges.verdict import unjudged
+from debias_sd.measure.judges import unjudged
 from debias_sd.panels import draw_panels
 
 SIZE = 17

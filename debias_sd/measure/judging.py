@@ -14,7 +14,7 @@ from PIL import Image
 
 from debias_sd.measure.album import Album, Shot
 from debias_sd.measure.bootstrap import SAMPLES
-from debias_sd.measure.judges.verdict import Judge, Verdict
+from debias_sd.measure.judges import Judge, Verdict
 from debias_sd.measure.places import Sentences
 from debias_sd.measure.reports.page import thumbnail
 from debias_sd.measure.shares import Table, agreement, difference, summarise, table_of

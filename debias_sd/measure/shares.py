@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from debias_sd.measure.bootstrap import SAMPLES, draw_groups, middle_of
+from debias_sd.measure.judges import DRAWN, UNSURE, Verdict
 from debias_sd.measure.judges.calibration import auc
-from debias_sd.measure.judges.verdict import DRAWN, UNSURE, Verdict
 from debias_sd.measure.places import Sentences, sentences_of
 
 

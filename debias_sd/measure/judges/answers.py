@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from debias_sd.measure.embedding import length_batches
-from debias_sd.measure.judges.verdict import Thresholds, Verdict, unjudged
+from debias_sd.measure.judges import Thresholds, Verdict, unjudged
 
 ANSWER = "Answer yes or no."
 _LEADS = re.compile(

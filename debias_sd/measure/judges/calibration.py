@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 
 from debias_sd.datasets.pictures import read_rgb
 from debias_sd.measure.bootstrap import SAMPLES, draw_groups, middle_of
+from debias_sd.measure.judges import DRAWN, MARKS, MISSING, Judge, Thresholds
 from debias_sd.measure.judges.known import Known
-from debias_sd.measure.judges.verdict import DRAWN, MARKS, MISSING, Judge, Thresholds
 from debias_sd.report import JUDGE, Report
 
 SURE = 0.8

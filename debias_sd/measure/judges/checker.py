@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from debias_sd.measure.judges.verdict import DRAWN, MISSING, UNSURE, Thresholds, Verdict, unjudged
+from debias_sd.measure.judges import DRAWN, MISSING, UNSURE, Thresholds, Verdict, unjudged
 from debias_sd.shapes.caption import read_sentence
 from debias_sd.shapes.render import CellReading, Finding, look_for, read_picture, render
 from debias_sd.shapes.scene import CELLS, COLOURS, SHAPES, SIZES, Scene, Thing

@@ -23,7 +23,7 @@ from torch import Tensor
 from debias_sd.encoder_folder import read_known_words
 from debias_sd.measure.changes import CHANGES, changes_of
 from debias_sd.measure.embedding import length_batches
-from debias_sd.measure.judges.verdict import Thresholds, Verdict, unjudged
+from debias_sd.measure.judges import Thresholds, Verdict, unjudged
 from debias_sd.measure.towers import Towers, describe_towers
 from debias_sd.tokens import unknown_words
 
