@@ -7,13 +7,7 @@ from pathlib import Path
 
 import open_clip
 import torch
-from diffusers import (
-    AutoencoderKL,
-    DDIMScheduler,
-    DiffusionPipeline,
-    StableDiffusionPipeline,
-    UNet2DConditionModel,
-)
+from diffusers import AutoencoderKL, DDIMScheduler, DiffusionPipeline, StableDiffusionPipeline, UNet2DConditionModel
 from open_clip.tokenizer import bytes_to_unicode
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
@@ -38,10 +32,10 @@ def _merges() -> list[tuple[str, str]]:
 
 @functools.cache
 def _usual_merges() -> list[tuple[str, str]]:
-    """The commonest: everyday words are one token, with CLIP's ids; and those of `LONG_PROMPT`, as long as in CLIP."""
-    words = LONG_PROMPT.lower()
-    own = [pair for pair in _merges()[8000:] if "".join(pair).removesuffix("</w>") in words]
-    return [*_merges()[:8000], *own]
+    """The commonest, with CLIP's ids, and those of `LONG_PROMPT` and a few more words: these are as long as in CLIP."""
+    words = LONG_PROMPT.lower() + " dragon runs flies easynegatives playing forest"
+    own = [pair for pair in _merges()[3000:] if "".join(pair).removesuffix("</w>") in words]
+    return [*_merges()[:3000], *own]
 
 
 def _tokenizer(merges: list[tuple[str, str]], model_max_length: int, pad_token: str) -> CLIPTokenizer:
@@ -57,7 +51,7 @@ def clip_tokenizer(model_max_length: int = 77, *, pad_token: str = "<|endoftext|
 
 
 def tiny_tokenizer(model_max_length: int = 77, *, pad_token: str = "<|endoftext|>") -> CLIPTokenizer:
-    """CLIP's with its commonest merges: read, copied and written in a sixth of the time."""
+    """CLIP's with its commonest merges: read, copied and written in a fraction of the time."""
     return _tokenizer(_usual_merges(), model_max_length, pad_token)
 
 
