@@ -28,12 +28,16 @@ app: $(INSTALLED) ## the comparison in a browser, on this machine only
 	@$(BIN)/python -m app
 
 test test-all: export OMP_NUM_THREADS := 1
+# Bytecode is kept: the many short processes of the tests, and the next run, need not compile again.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+# Whole files to each worker, in the order of tests/conftest.py: the longest first.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED) ## the default tests: no network, no GPU
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(PYTEST)
 
 test-all: $(INSTALLED) ## the slow tests too
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m ""
+	@$(PYTEST) -m ""
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check .

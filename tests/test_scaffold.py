@@ -48,21 +48,18 @@ def required_names() -> set[str]:
     return {name for name, _ in seen} - {"debias-sd"}
 
 
-def test_each_pin_is_a_name_and_an_exact_version():
+def test_each_pin_is_an_exact_version_and_what_the_dependencies_need_is_pinned_too():
     odd = [line for line in PIN_LINES if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
     assert odd == []
     assert len(PINS) == len(PIN_LINES)
+    # setuptools comes with the virtual environment and is nobody's business to hold back.
+    assert sorted(required_names() - PINS.keys() - {"setuptools"}) == []
 
 
 @pytest.mark.parametrize("line", DECLARED)
 def test_a_declared_range_has_its_pin(line):
     requirement = Requirement(line)
     assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
-
-
-def test_what_the_dependencies_need_is_pinned_too():
-    # setuptools comes with the virtual environment and is nobody's business to hold back.
-    assert sorted(required_names() - PINS.keys() - {"setuptools"}) == []
 
 
 def test_a_wheel_installs_no_package_of_anybodys_name():
@@ -76,14 +73,11 @@ def test_a_wheel_installs_no_package_of_anybodys_name():
     assert "debias_sd.measure.judges" in packages
 
 
-def test_the_changelog_knows_the_version():
+def test_the_changelog_knows_the_version_and_the_licence_is_apache_2():
     headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert PROJECT["version"] == metadata.version("debias-sd")
     assert all(Version(heading) <= Version(PROJECT["version"]) for heading in headings[1:])
-
-
-def test_the_licence_is_apache_2():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert PROJECT["license"] == "Apache-2.0"
     assert text.split()[:5] == ["Apache", "License", "Version", "2.0,", "January"]
@@ -99,8 +93,8 @@ def test_each_target_explains_itself(target):
     ("target", "command"),
     [
         ("demo", "-m debias_sd.demo"),
-        ("test", "-m pytest -n 2 --dist loadfile"),
-        ("test-all", '-m pytest -n 2 --dist loadfile -m ""'),
+        ("test", "-m pytest -n 2 --dist loadfile --no-loadscope-reorder"),
+        ("test-all", '-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ""'),
         ("weights", "scripts/weights.py"),
         ("weights-quick", "scripts/weights.py --quick"),
     ],
