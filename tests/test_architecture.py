@@ -164,8 +164,10 @@ def groups() -> dict[str, int]:
     return tree_groups((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
 
 
-def test_the_imports_follow_the_arrows(groups):
+def test_the_tree_is_the_real_tree_of_readable_files_and_imports_follow_the_arrows(groups):
     assert arrow_faults(ROOT, groups) == []
+    assert tree_faults(ROOT, groups) == []
+    assert file_faults(ROOT) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -179,14 +181,6 @@ def test_a_planted_circle_is_found(tmp_path):
     write(tmp_path, "train_encoder/c.py", "if True:\n    from train_encoder import a")
     write(tmp_path, "train_encoder/d.py", "import torch")
     assert set(circle_of(tmp_path, "train_encoder")) == {f"train_encoder/{n}.py" for n in ("a", "c", "data/b")}
-
-
-def test_a_file_is_one_noun_of_readable_length():
-    assert file_faults(ROOT) == []
-
-
-def test_the_tree_is_the_real_tree(groups):
-    assert tree_faults(ROOT, groups) == []
 
 
 def test_importing_the_library_and_settings_loads_nothing_heavy():
@@ -223,7 +217,7 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_the_groups_come_from_the_blank_lines():
+def test_the_groups_come_from_the_blank_lines_and_a_file_named_twice_is_found():
     assert tree_groups(DOCUMENT) == {
         "debias_sd/": 0, "debias_sd/positions.py": 0,
         "debias_sd/shapes/": 1, "debias_sd/shapes/scene.py": 1, "debias_sd/shapes/check.py": 1,
@@ -231,9 +225,6 @@ def test_the_groups_come_from_the_blank_lines():
         "train_encoder/": 3, "train_encoder/train.py": 3,
         "train_unet/": 3, "train_unet/train.py": 3,
     }  # fmt: skip
-
-
-def test_a_tree_that_names_a_file_twice_is_found():
     twice = DOCUMENT.replace("  pipelines/", "  positions.py         again\n  pipelines/")
     with pytest.raises(AssertionError, match=r"names debias_sd/positions\.py twice"):
         tree_groups(twice)

@@ -127,14 +127,6 @@ def test_a_base_by_hub_id_comes_from_the_cache(base_folder, encoder_dir, tmp_pat
         load_debias_pipeline("someone/base", tiny_encoder(width=64), cache_dir=tmp_path)
 
 
-def test_a_width_that_does_not_fit_is_told_before_the_weights_are_read(base_folder, tmp_path):
-    folder = spoiled(base_folder, tmp_path, lambda folder: (folder / "unet").unlink())
-    tiny_encoder(width=64).save(tmp_path / "wide")
-    for wide in (tmp_path / "wide", tiny_encoder(width=64)):
-        with pytest.raises(ValueError, match="the encoder is 64 wide and text_encoder of this base is 32 wide"):
-            load_debias_pipeline(folder, wide)
-
-
 def test_a_pipeline_that_was_saved_with_a_lora_in_its_encoders_place_is_told(tmp_path):
     """transformers saves the LoRA alone, with the name of the folder that the encoder came from; fused, all of it."""
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
@@ -216,10 +208,15 @@ def test_what_is_of_another_kind_is_told_in_one_sentence(base_folder, use, sente
     assert str(told.value).endswith(".")
 
 
-def test_a_base_without_an_encoder_named_is_told(base_folder):
+def test_a_base_without_an_encoder_named_and_a_width_that_does_not_fit_are_told(base_folder, tmp_path):
     with pytest.raises(ValueError, match="no encoder is named for .*'stretched' .* or, while loading, 'base'"):
         load_debias_pipeline(base_folder)
     assert load_debias_pipeline(base_folder, "stretched").tokenizer.model_max_length == 248
+    folder = spoiled(base_folder, tmp_path, lambda folder: (folder / "unet").unlink())
+    tiny_encoder(width=64).save(tmp_path / "wide")
+    for wide in (tmp_path / "wide", tiny_encoder(width=64)):
+        with pytest.raises(ValueError, match="the encoder is 64 wide and text_encoder of this base is 32 wide"):
+            load_debias_pipeline(folder, wide)
 
 
 @pytest.mark.skipif(not (encoder_folder.WEIGHTS / "stable-diffusion").is_dir(), reason="make weights was not run")

@@ -31,13 +31,21 @@ def ready(texts):
     return model, clip_step.make_batch(found, tokenizer, train_step.SMALL), found, tokenizer
 
 
-def test_texts_are_cut_at_sentence_ends_to_a_mean_of_180_tokens(ready):
+def test_texts_are_cut_at_sentence_ends_and_counted_operations_are_those_that_torch_counts(ready):
     _, batch, texts, tokenizer = ready
     lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
     assert all(text.endswith("here.") for text in texts)
     assert max(lengths) <= 248
     assert sum(lengths) / len(lengths) == pytest.approx(180, abs=25)  # the first two are short whatever the cut
     assert batch["input_ids"].shape[1] == max(lengths)
+    model, batch, _, tokenizer = ready
+    step = clip_step.make_step("padded", model, batch, train_step.SMALL)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        step.loss()
+    counts = clip_step.count_operations(batch, train_step.SMALL, end_id=tokenizer.eos_token_id)
+    assert 2 * counts["padded"].whole == pytest.approx(counter.get_total_flops(), rel=0.002)
+    assert counts["floor"].image == counts["padded"].image
+    assert counts["floor"].text < 0.7 * counts["padded"].text
 
 
 def test_all_ways_have_one_loss_and_one_gradient(ready):
@@ -50,17 +58,6 @@ def test_all_ways_have_one_loss_and_one_gradient(ready):
         steps["ours"].module.clip.text_projection.weight[0] += 0.1
     with pytest.raises(RuntimeError, match="ours differs from the padded step by"):
         train_step.differences(steps)
-
-
-def test_counted_operations_are_those_that_torch_counts(ready):
-    model, batch, _, tokenizer = ready
-    step = clip_step.make_step("padded", model, batch, train_step.SMALL)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        step.loss()
-    counts = clip_step.count_operations(batch, train_step.SMALL, end_id=tokenizer.eos_token_id)
-    assert 2 * counts["padded"].whole == pytest.approx(counter.get_total_flops(), rel=0.002)
-    assert counts["floor"].image == counts["padded"].image
-    assert counts["floor"].text < 0.7 * counts["padded"].text
 
 
 def test_the_report_holds_every_time_and_its_share_of_the_floor(texts, tmp_path, capsys):

@@ -47,14 +47,11 @@ def test_the_encoding_report_holds_every_time_and_its_ratio(encode, tmp_path, ca
     assert f"ratio {report['ratio']['ours']:.3f}   goal <= 1.10: " in capsys.readouterr().out
 
 
-def test_the_turns_begin_with_another_way_each_round(encode):
+def test_the_turns_begin_with_another_way_each_round_and_other_states_are_not_compared(encode):
     called = []
     ways = {name: lambda name=name: called.append(name) for name in "abc"}
     encode.take_turns(ways, rounds=3)
     assert "".join(called) == "abcbcacab"
-
-
-def test_ways_with_other_states_are_not_compared(encode):
     pipe = encode.random_pipeline(width=64, layers=1)
     ways = encode.ways_to_encode(pipe, encode.PROMPT)
     encode.check_equal(ways)

@@ -79,8 +79,10 @@ def test_split_takes_linear_time(text: str) -> None:
     assert time.process_time() - start < 5
 
 
-def test_summary_is_removed() -> None:
+def test_the_summary_is_removed_and_the_same_seed_gives_the_same_caption() -> None:
     assert remove_summary(CAPTION) == "S2 b. S3 c. S4 d. S5 e."
+    assert {short_text("One. Two.", random.Random(seed), **DEBIAS) for seed in range(20)} == {"Two."}
+    assert short_text(CAPTION, random.Random(3), **DEBIAS) == short_text(CAPTION, random.Random(3), **DEBIAS)
 
 
 @pytest.mark.parametrize("text", ["Only one.", "only one", ""])
@@ -89,26 +91,24 @@ def test_one_sentence_stays(text: str) -> None:
     assert short_text(text, random.Random(0), **DEBIAS) == text
 
 
-def test_two_sentences_leave_the_second() -> None:
-    assert {short_text("One. Two.", random.Random(seed), **DEBIAS) for seed in range(20)} == {"Two."}
-
-
 def draws(count: int) -> list[list[str]]:
     rng = random.Random(7)
     return [split_sentences(short_text(CAPTION, rng, **DEBIAS)) for _ in range(count)]
 
 
-def test_number_of_sentences_is_uniform_from_one_to_all_details() -> None:
+def test_the_number_of_sentences_is_uniform_and_every_detail_comes_as_often_but_never_the_summary() -> None:
     """1,000 expected of each; five standard deviations of a binomial are 137."""
     counts = Counter(len(drawn) for drawn in draws(4000))
     assert set(counts) == {1, 2, 3, 4}
     assert all(abs(count - 1000) < 137 for count in counts.values())
-
-
-def test_never_the_summary_never_twice() -> None:
     for drawn in draws(1000):
         assert len(set(drawn)) == len(drawn)
         assert set(drawn) <= set(DETAILS)
+    # Alone, each of the 4 details comes a quarter of the time.
+    alone = Counter(drawn[0] for drawn in draws(4000) if len(drawn) == 1)
+    mean = sum(alone.values()) / 4
+    assert set(alone) == set(DETAILS)
+    assert all(abs(count - mean) < 5 * mean**0.5 for count in alone.values())
 
 
 def test_every_order_comes_equally_often() -> None:
@@ -119,18 +119,6 @@ def test_every_order_comes_equally_often() -> None:
     mean = sum(orders.values()) / 24
     assert len(orders) == 24
     assert all(abs(count - mean) < 5 * mean**0.5 for count in orders.values())
-
-
-def test_every_detail_is_drawn_equally_often() -> None:
-    """Alone, each of the 4 details comes a quarter of the time."""
-    alone = Counter(drawn[0] for drawn in draws(4000) if len(drawn) == 1)
-    mean = sum(alone.values()) / 4
-    assert set(alone) == set(DETAILS)
-    assert all(abs(count - mean) < 5 * mean**0.5 for count in alone.values())
-
-
-def test_same_seed_same_caption() -> None:
-    assert short_text(CAPTION, random.Random(3), **DEBIAS) == short_text(CAPTION, random.Random(3), **DEBIAS)
 
 
 def test_steps_can_be_switched_apart() -> None:

@@ -100,10 +100,7 @@ HELD = {
         "test_pipeline_families.py::test_a_difference_in_word_150_alone_is_in_every_branch",
         f"{PIPELINES}::test_sdxl_with_controlnet_draws_the_150th_word",
     ],
-    39: [
-        "test_encoder.py::test_save_and_load_keep_every_value",
-        "test_checkpoint_layouts.py::test_open_clip",
-    ],
+    39: ["test_encoder.py::test_save_and_load_keep_every_value", "test_checkpoint_layouts.py::test_open_clip"],
     40: [f"{PIPELINES}::test_nothing_needs_setuptools_or_openais_package"],
     # Encoding
     41: ["test_pipeline.py::test_clip_skip_equals_the_computation_by_hand"],

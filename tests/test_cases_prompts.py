@@ -68,13 +68,29 @@ def test_the_caption_is_the_reported_one():
     assert report.readings[248].lost == ""
 
 
-def test_embeddings_alone_come_with_their_negative(pipe):
+def test_embeddings_mix_with_a_plain_negative_prompt_and_img2img_reads_as_far(pipe):
     """Case 4: 496 states by themselves are refused by the pipeline, whose negative prompt is of one window."""
     found = encode_prompt(pipe, LONG_PROMPT * 2)
     assert {tuple(tensor.shape) for tensor in found.values()} == {(1, 496, 32)}
     with pytest.raises(ValueError, match="equence length"):
         draw(pipe, prompt_embeds=found["prompt_embeds"])
     assert draw(pipe, **found).isfinite().all()
+    # Case 7; of more windows, both texts are for `encode_prompt`.
+    embeds = encode_prompt(pipe, LONG_PROMPT)["prompt_embeds"]
+    mixed = draw(pipe, prompt_embeds=embeds, negative_prompt="low quality")
+    assert torch.equal(mixed, draw(pipe, prompt=LONG_PROMPT, negative_prompt="low quality"))
+    assert torch.equal(mixed, draw(pipe, **encode_prompt(pipe, LONG_PROMPT, "low quality")))
+    assert draw(pipe, **encode_prompt(pipe, LONG_PROMPT * 2, "low quality")).isfinite().all()
+    # Case 12.
+    other = AutoPipelineForImage2Image.from_pipe(pipe)
+    other.set_progress_bar_config(disable=True)
+    negative = ("bad anatomy, extra fingers, " * 20)[:300]
+    found = encode_prompt(other, LONG_PROMPT * 2, negative)
+    assert {tensor.shape[1] for tensor in found.values()} == {496}
+    start = {"image": picture(), "strength": 1.0}
+    assert draw(other, **start, **found).isfinite().all()
+    pictures = [draw(other, **start, prompt="a cat", negative_prompt=text) for text in (negative, negative[:-20])]
+    assert not torch.equal(*pictures)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -88,16 +104,7 @@ def test_names_are_those_of_the_call(family):
         encode_prompt(pipe, "a cat", negative="blurry")
 
 
-def test_embeddings_of_one_window_mix_with_a_plain_negative_prompt(pipe):
-    """Case 7; of more windows, both texts are for `encode_prompt`."""
-    embeds = encode_prompt(pipe, LONG_PROMPT)["prompt_embeds"]
-    mixed = draw(pipe, prompt_embeds=embeds, negative_prompt="low quality")
-    assert torch.equal(mixed, draw(pipe, prompt=LONG_PROMPT, negative_prompt="low quality"))
-    assert torch.equal(mixed, draw(pipe, **encode_prompt(pipe, LONG_PROMPT, "low quality")))
-    assert draw(pipe, **encode_prompt(pipe, LONG_PROMPT * 2, "low quality")).isfinite().all()
-
-
-def test_the_window_is_the_models(base, pipe):
+def test_the_window_is_the_models_and_chinese_is_counted_before_it_is_drawn(base, pipe):
     """Cases 11 and 17: a negative prompt of 90 tags."""
     tags = ", ".join(["dark", "low quality", "bad hands"] * 30)
     for one, tokens in ((base, 4 * 77), (pipe, 248)):
@@ -105,19 +112,10 @@ def test_the_window_is_the_models(base, pipe):
         assert {tensor.shape[1] for tensor in found.values()} == {tokens}
         assert draw(one, **found).isfinite().all()
     assert draw(pipe, prompt="a cat", negative_prompt=tags).isfinite().all()
-
-
-def test_img2img_made_of_a_pipeline_reads_as_far(pipe):
-    """Case 12."""
-    other = AutoPipelineForImage2Image.from_pipe(pipe)
-    other.set_progress_bar_config(disable=True)
-    negative = ("bad anatomy, extra fingers, " * 20)[:300]
-    found = encode_prompt(other, LONG_PROMPT * 2, negative)
-    assert {tensor.shape[1] for tensor in found.values()} == {496}
-    start = {"image": picture(), "strength": 1.0}
-    assert draw(other, **start, **found).isfinite().all()
-    pictures = [draw(other, **start, prompt="a cat", negative_prompt=text) for text in (negative, negative[:-20])]
-    assert not torch.equal(*pictures)
+    # Case 69; that CLIP knows English best is said in docs/prompts.md.
+    report = count_tokens(pipe, "猫" * 60)["text_encoder"]
+    assert (report.tokens, report.readings[77].lost_tokens, report.readings[248].lost_tokens) == (180, 105, 0)
+    assert report.readings[77].kept == "猫" * 25
 
 
 @pytest.mark.parametrize("make", [tiny_sd_pipeline, tiny_sdxl, tiny_sd3])
@@ -146,10 +144,3 @@ def test_a_typed_end_token_does_not_end_the_prompt(make, tmp_path):
             pooled = [encode_prompt(pipe, one)["pooled_prompt_embeds"] for one in (text, f"{text} bird")]
             assert torch.equal(own[2], pooled[0])
             assert not torch.equal(*pooled)
-
-
-def test_chinese_is_counted_before_it_is_drawn(pipe):
-    """Case 69; that CLIP knows English best is said in docs/prompts.md."""
-    report = count_tokens(pipe, "猫" * 60)["text_encoder"]
-    assert (report.tokens, report.readings[77].lost_tokens, report.readings[248].lost_tokens) == (180, 105, 0)
-    assert report.readings[77].kept == "猫" * 25

@@ -1,27 +1,12 @@
 """What export writes is whole or not there, and `debias-sd export` says what it wrote."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 from safetensors.torch import load_file, save_file
 
-from debias_sd import cli
 from debias_sd.checkpoints import export
 from debias_sd.checkpoints.export import export_encoder
 from debias_sd.commands import export as command
 from tests.tiny import edit_json, tiny_encoder
-from tests.tiny_clip import make_clip
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory) -> Path:
-    return make_clip(tmp_path_factory.mktemp("clip") / "encoder")
-
-
-@pytest.fixture
-def copy(clip, tmp_path) -> Path:
-    return shutil.copytree(clip, tmp_path / "copy")
 
 
 @pytest.mark.parametrize(("to", "out"), [("open_clip", "out"), ("long-clip", "x.pt")])
@@ -92,29 +77,21 @@ def test_a_file_is_replaced_only_by_a_whole_one(clip, tmp_path, monkeypatch):
     assert len(load_file(out)) == 30
 
 
-def call(capsys, *arguments: object) -> tuple[int, str, str]:
-    code = cli.main(["export", *(str(argument) for argument in arguments)])
-    return code, *capsys.readouterr()
-
-
-def test_the_command_says_what_it_wrote(tmp_path, capsys):
-    code, said, err = call(capsys, "debias", tmp_path / "out", "--to", "open_clip")
+def test_the_command_says_what_it_wrote_or_its_fault_in_one_sentence(tmp_path, call):
+    code, said, err = call("export", "debias", tmp_path / "out", "--to", "open_clip")
     assert (code, said, err) == (0, f"{tmp_path / 'out'}: 122 tensors for open_clip, 248 positions, float16\n", "")
-    code, said, err = call(capsys, "debias", tmp_path / "x.safetensors", "--to", "comfyui")
+    code, said, err = call("export", "debias", tmp_path / "x.safetensors", "--to", "comfyui")
     assert said == f"{tmp_path / 'x.safetensors'}: 78 tensors for comfyui, 248 positions, float16\n"
     assert (code, err.count("\n"), "this one has 128 with 6 and 777" in err) == (0, 1, True)
-
-
-def test_a_fault_is_one_sentence(tmp_path, capsys):
-    code, said, err = call(capsys, "debias", tmp_path / "x.pt", "--to", "long-clip")
+    code, said, err = call("export", "debias", tmp_path / "x.pt", "--to", "long-clip")
     assert (code, said, err.count("\n"), "Traceback" in err) == (2, "", 1, False)
-    code, _, err = call(capsys, tmp_path / "nothing", tmp_path / "out", "--to", "open_clip")
+    code, _, err = call("export", tmp_path / "nothing", tmp_path / "out", "--to", "open_clip")
     assert (code, err.count("\n"), "does not exist" in err) == (2, 1, True)
 
 
-def test_a_siglip_is_refused(copy, tmp_path, capsys):
+def test_a_siglip_is_refused(copy, tmp_path, call):
     edit_json(copy / "config.json", model_type="siglip")
-    code, _, err = call(capsys, copy, tmp_path / "out", "--to", "open_clip")
+    code, _, err = call("export", copy, tmp_path / "out", "--to", "open_clip")
     assert (code, "has model_type 'siglip', which must be 'clip' or 'clip_text_model'" in err) == (2, True)
 
 

@@ -99,9 +99,16 @@ def test_there_and_back_is_exact(clip, dtype):
     assert same(clip_to_openai(clip_from_openai(renamed)), renamed)
 
 
-def test_each_tower_alone_is_exact(text, image):
+def test_each_tower_alone_is_exact_shares_no_memory_and_leaves_its_input(text, image):
     assert same(text_from_openai(text_to_openai(text)), text)
     assert same(vision_from_openai(vision_to_openai(image)), image)
+    split = text_from_openai(text_to_openai(text))
+    pointers = [tensor.data_ptr() for tensor in split.values()]
+    assert len(set(pointers)) == len(pointers)
+    assert all(tensor.is_contiguous() for tensor in split.values())
+    before = {name: tensor.clone() for name, tensor in text.items()}
+    text_to_openai(text)
+    assert same(text, before)
 
 
 @pytest.mark.parametrize("name", ["base", "long-clip", "debias"])
@@ -112,20 +119,17 @@ def test_the_shipped_encoders_are_exact(name):
     assert renamed["visual.conv1.weight"].shape == (128, 3, 16, 16)
 
 
-def test_the_flat_layout_gives_the_same(text):
+def test_the_flat_layout_of_a_tower_gives_the_same(text, image):
     flat = {name.removeprefix("text_model."): tensor for name, tensor in text.items()}
     assert same(text_to_openai(flat), text_to_openai(text))
     assert same(text_to_openai(tiny_text_encoder(77).state_dict()), text_to_openai(
         {"text_model." + name: tensor for name, tensor in tiny_text_encoder(77).state_dict().items()}
     ))  # fmt: skip
-
-
-def test_the_flat_layout_of_an_image_tower_gives_the_same(image):
     flat = {name.removeprefix("vision_model."): tensor for name, tensor in image.items()}
     assert same(vision_to_openai(flat), vision_to_openai(image))
 
 
-def test_projection_and_scale_may_be_missing(text, image):
+def test_projection_and_scale_may_be_missing_and_the_order_of_the_keys_does_not_matter(text, image):
     bare = parts(text, "text_model.")
     renamed = text_to_openai(bare)
     assert "text_projection" not in renamed
@@ -133,26 +137,10 @@ def test_projection_and_scale_may_be_missing(text, image):
     assert same(text_from_openai(renamed), bare)
     bare = parts(image, "vision_model.")
     assert same(vision_from_openai(vision_to_openai(bare)), bare)
-
-
-def test_the_order_of_the_keys_does_not_matter(text):
     names = list(text)
     random.Random(0).shuffle(names)
     shuffled = {name: text[name] for name in names}
     assert list(text_to_openai(shuffled)) == list(text_to_openai(text))
-
-
-def test_results_share_no_memory_with_one_another(text):
-    split = text_from_openai(text_to_openai(text))
-    pointers = [tensor.data_ptr() for tensor in split.values()]
-    assert len(set(pointers)) == len(pointers)
-    assert all(tensor.is_contiguous() for tensor in split.values())
-
-
-def test_the_input_is_not_changed(text):
-    before = {name: tensor.clone() for name, tensor in text.items()}
-    text_to_openai(text)
-    assert same(text, before)
 
 
 @torch.no_grad()
@@ -189,8 +177,7 @@ LAYER = "text_model.encoder.layers.1."
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["text_model.embeddings.token_embedding.weight", LAYER + "self_attn.k_proj.bias", LAYER + "mlp.fc2.weight"],
+    "name", ["text_model.embeddings.token_embedding.weight", LAYER + "self_attn.k_proj.bias", LAYER + "mlp.fc2.weight"]
 )
 def test_a_missing_key_is_named(text, name):
     del text[name]
@@ -198,10 +185,16 @@ def test_a_missing_key_is_named(text, name):
         text_to_openai(text)
 
 
-def test_a_missing_block_is_named(text):
+def test_missing_blocks_and_tensors_without_numbers_are_refused(text):
     left = {name: tensor for name, tensor in text.items() if not name.startswith(LAYER)}
     with pytest.raises(ValueError, match=r"lacks text_model\.encoder\.layers\.1\.layer_norm1\.weight"):
         text_to_openai(left)
+    bare = {name: tensor for name, tensor in text.items() if ".layers." not in name}
+    with pytest.raises(ValueError, match=r"lacks text_model\.encoder\.layers\.0\.layer_norm1\.weight; "):
+        text_to_openai(bare)
+    text["text_model.embeddings.position_embedding.weight"] = torch.zeros(0, WIDTH)
+    with pytest.raises(ValueError, match=r"position_embedding\.weight is \[0, 32\], expected \[positions, width\]"):
+        text_to_openai(text)
 
 
 def test_a_number_beyond_all_blocks_costs_nothing(text):
@@ -257,15 +250,6 @@ def test_a_key_of_several_lines_is_one_line_in_the_message(text):
     with pytest.raises(
         ValueError, match=r"^the text tower holds an unknown tensor, 'evil\\n\\x1b\[31mname\\ud800' \(1"
     ):
-        text_to_openai(text)
-
-
-def test_towers_without_blocks_and_tensors_without_numbers_are_refused(text):
-    bare = {name: tensor for name, tensor in text.items() if ".layers." not in name}
-    with pytest.raises(ValueError, match=r"lacks text_model\.encoder\.layers\.0\.layer_norm1\.weight; "):
-        text_to_openai(bare)
-    text["text_model.embeddings.position_embedding.weight"] = torch.zeros(0, WIDTH)
-    with pytest.raises(ValueError, match=r"position_embedding\.weight is \[0, 32\], expected \[positions, width\]"):
         text_to_openai(text)
 
 

@@ -137,11 +137,6 @@ def test_open_clip(layout, quick_gelu, tmp_path):
     assert (converted_features(other.folder, ids) - text_features(model, ids)).abs().max() > 1e-3
 
 
-def test_old_open_clip_files_hold_a_mask(standard, tmp_path):
-    state = clone(standard.state_dict()) | {"attn_mask": torch.zeros(77, 77)}
-    assert convert_state(state, tmp_path, activation="gelu").left_out["constants"] == 1
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_transformers_folder_and_both_key_layouts(stock, flat, tmp_path):
     """Case 31: keys of transformers before and since 5.6 give equal outputs."""
@@ -185,15 +180,14 @@ def test_text_only_and_whole_clip_files(stock, tmp_path):
     assert result.left_out == {"constants": 1, "image tower": 2, "logit_scale": 1}
 
 
-def test_every_key_is_used_or_named(standard, tmp_path):
+def test_every_key_is_used_or_named_and_counts_add_up(standard, tmp_path):
     """One unknown tensor, inside the tower or outside, is an error that names it."""
     for key in ("surprise.weight", "transformer.resblocks.1.surprise", "visual2.proj"):
         with pytest.raises(ValueError, match=rf"{key}.*; (take|give|remove)"):
             convert_state(standard.state_dict() | {key: torch.zeros(2)}, tmp_path, activation="gelu")
     assert not (tmp_path / "out").exists()
-
-
-def test_counts_add_up(standard, tmp_path):
+    state = clone(standard.state_dict()) | {"attn_mask": torch.zeros(77, 77)}
+    assert convert_state(state, tmp_path, activation="gelu").left_out["constants"] == 1
     torch.save(standard.state_dict(), tmp_path / "in.pt")
     source = read_source(tmp_path / "in.pt")
     tower = find_tower(source)

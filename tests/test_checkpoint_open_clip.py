@@ -1,7 +1,6 @@
 """Encoders in a folder for open_clip: loaded strictly by open_clip itself, with equal features and ids."""
 
 import json
-import shutil
 from pathlib import Path
 
 import open_clip
@@ -21,16 +20,6 @@ from tests.tiny import clip_tokenizer, edit_json
 from tests.tiny_clip import TEXTS, features, ids_of, make_clip
 
 SHIPPED = ("base", "long-clip", "debias")
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory) -> Path:
-    return make_clip(tmp_path_factory.mktemp("clip") / "encoder")
-
-
-@pytest.fixture
-def copy(clip, tmp_path) -> Path:
-    return shutil.copytree(clip, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -131,13 +120,10 @@ def test_the_pictures_are_normalised_as_the_folder_says(copy, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_ratio_gives_back_the_mlp():
+def test_a_ratio_gives_back_the_mlp_and_clips_vocabulary_is_known_by_its_tokens():
     for width in (49, 64, 768, 1664):
         for hidden in range(1, 3 * width):
             assert int(width * mlp_ratio(width, hidden)) == hidden
-
-
-def test_clips_vocabulary_is_known_by_its_tokens():
     tokenizer = clip_tokenizer()
     assert has_clip_vocabulary(tokenizer)
     tokenizer.add_tokens(["<new>"])

@@ -1,7 +1,6 @@
 """Encoders in single files for ComfyUI, Forge and Long-CLIP: exact, equal numbers, refused where they would differ."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,16 +17,6 @@ from tests.tiny import tiny_encoder
 from tests.tiny_clip import IMAGES, TEXTS, features, ids_of, make_clip, read_as_openai
 
 SHIPPED = ("base", "long-clip", "debias")
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory) -> Path:
-    return make_clip(tmp_path_factory.mktemp("clip") / "encoder")
-
-
-@pytest.fixture
-def copy(clip, tmp_path) -> Path:
-    return shutil.copytree(clip, tmp_path / "copy")
 
 
 def test_a_single_file_holds_the_text_tower_in_openais_naming(clip, tmp_path):

@@ -14,7 +14,8 @@ from debias_sd.cli import main
 from debias_sd.report import Report
 from debias_sd.sentences import split_sentences
 
-PROMPTS = [LONG_PROMPT, "A red cat. Two dogs behind a blue door.", "", "A red cat. Two dogs behind a blue door."]
+LONG = LONG_PROMPT.replace(". ", "; ", 6)  # past 77 tokens, and fewer sentences to judge
+PROMPTS = [LONG, "A red cat. Two dogs behind a blue door.", "", "A red cat. Two dogs behind a blue door."]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_a_report_has_every_way_judge_and_difference(world, tmp_path, capsys):
         assert result["window"] == (77 if name in ("clip-s0", "clip-chunked-s0", "clip-by-sentence-s0") else 248)
         assert result["prompts_past_window"] == (1 if result["window"] == 77 else 0)
         for scores in result["judges"].values():
-            assert np.shape(scores["scores"]) == (2, len(split_sentences(LONG_PROMPT)) + 2 + 2)
+            assert np.shape(scores["scores"]) == (2, len(split_sentences(LONG)) + 2 + 2)
             assert len(scores["late_per_prompt"]) == 3
     assert len(report.encoders["long-s0"]["sha256"]) == 64
     assert len(report.extra["differences_of_pictures"]) == 3

@@ -9,7 +9,6 @@ import pytest
 from tiny import save_clip_model, tiny_text_encoder
 from tiny_sets import make_coco, make_folder, make_urban1k
 
-from debias_sd import cli
 from debias_sd.report import Report
 
 
@@ -24,21 +23,15 @@ def world(tmp_path_factory):
     return root
 
 
-def call(capsys, *arguments):
-    code = cli.main(["evaluate", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def sets(world, *arguments, kind="retrieval"):
     encoders = ("--encoder", f"long-s0={world / 'long'}", f"short-s0={world / 'short'}")
     return (kind, *encoders, "--cache", world / "cache", "--samples", 20, *arguments)
 
 
-def test_a_report_has_every_set_encoder_and_probe(world, tmp_path, capsys):
+def test_a_report_has_every_set_encoder_and_probe(world, tmp_path, call):
     data = ("--data", world / "own", "--data", f"coco:{world / 'coco'}", "--data", f"urban1k:{world / 'urban'}")
     out = tmp_path / "r.json"
-    code, said, err = call(capsys, *sets(world, *data, "--probes", "hyfl", "--out", out))
+    code, said, err = call("evaluate", *sets(world, *data, "--probes", "hyfl", "--out", out))
     assert code == 0
     report = Report.read(out)
     assert report.kind == "retrieval"
@@ -56,11 +49,11 @@ def test_a_report_has_every_set_encoder_and_probe(world, tmp_path, capsys):
     assert list(report.extra["differences"]["coco"]) == ["long-s0 - short-s0"]
 
 
-def test_a_second_run_is_equal_to_the_last_digit(world, tmp_path, capsys):
+def test_a_second_run_is_equal_to_the_last_digit(world, tmp_path, call):
     reports = []
     for extra in ((), (), ("--no-cache",)):
         arguments = sets(world, "--data", world / "own", "--probes", "shuffle", *extra, "--out", tmp_path / "r.json")
-        assert call(capsys, *arguments)[0] == 0
+        assert call("evaluate", *arguments)[0] == 0
         reports.append(Report.read(tmp_path / "r.json"))
     assert reports[0].encoders == reports[1].encoders == reports[2].encoders
     assert reports[0].extra["differences"] == reports[2].extra["differences"]
@@ -68,10 +61,10 @@ def test_a_second_run_is_equal_to_the_last_digit(world, tmp_path, capsys):
     assert reports[2].extra["work"]["long-s0"]["texts"] == 24
 
 
-def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_path, capsys):
+def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_path, call):
     data = ("--data", "world-twins", "--data", "world-details-2", "--data", world / "own")
     arguments = sets(world, *data, "--count", 4, "--out", tmp_path / "r.json")
-    assert call(capsys, *arguments)[0] == 0
+    assert call("evaluate", *arguments)[0] == 0
     found = Report.read(tmp_path / "r.json").encoders["long-s0"]["sets"]
     assert {name: result["pool"]["images"] for name, result in found.items()} == {
         "world-twins": 4, "world-details-2": 4, "folder": 4,
@@ -87,17 +80,17 @@ def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_pat
         (("--probes", "hyfl", "--samples", "0"), "--samples is 0 but must be 1 or more"),
     ],
 )
-def test_a_users_fault_is_one_sentence(world, tmp_path, capsys, arguments, sentence):
-    code, _, err = call(capsys, *sets(world, "--out", tmp_path / "r.json"), *arguments)
+def test_a_users_fault_is_one_sentence(world, tmp_path, call, arguments, sentence):
+    code, _, err = call("evaluate", *sets(world, "--out", tmp_path / "r.json"), *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert sentence in err
     assert not list(tmp_path.iterdir())
 
 
-def test_an_encoder_without_image_tower_is_refused_with_the_way_to_get_one(world, tmp_path, capsys):
+def test_an_encoder_without_image_tower_is_refused_with_the_way_to_get_one(world, tmp_path, call):
     tiny_text_encoder(248).save_pretrained(tmp_path / "text")
     data = ("--data", world / "own", "--out", tmp_path / "r.json", "--no-cache")
-    code, _, err = call(capsys, "retrieval", "--encoder", f"a={tmp_path / 'text'}", *data)
+    code, _, err = call("evaluate", "retrieval", "--encoder", f"a={tmp_path / 'text'}", *data)
     assert code == 2
     assert "or convert the checkpoint with it: debias-sd convert SRC DST --image-tower.\n" in err
 
@@ -109,8 +102,8 @@ def test_an_encoder_without_image_tower_is_refused_with_the_way_to_get_one(world
         ("paper", "--data", "--data is for retrieval and attention, not for paper; leave it out."),
     ],
 )
-def test_options_belong_to_their_kinds(world, tmp_path, capsys, kind, option, sentence):
-    code, _, err = call(capsys, *sets(world, option, "x", "--out", tmp_path / "r.json", kind=kind))
+def test_options_belong_to_their_kinds(world, tmp_path, call, kind, option, sentence):
+    code, _, err = call("evaluate", *sets(world, option, "x", "--out", tmp_path / "r.json", kind=kind))
     assert (code, err) == (2, f"debias-sd: error: {sentence}\n")
 
 

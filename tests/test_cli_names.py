@@ -9,7 +9,6 @@ from PIL import Image
 from tiny import LONG_PROMPT, save_clip_model, tiny_encoder, tiny_sd_pipeline
 from tiny_pipelines import tiny_flux, tiny_sdxl
 
-from debias_sd import cli
 from debias_sd.commands.arguments import default_names, read_name, read_names
 from debias_sd.report import Report
 
@@ -24,15 +23,6 @@ def models(tmp_path_factory):
     save_clip_model(folder / "short")
     (folder / "file.safetensors").write_bytes(b"no checkpoint")
     return folder
-
-
-def call(capsys, *words):
-    capsys.readouterr()
-    try:
-        code = cli.main([str(word) for word in words])
-    except SystemExit as end:
-        code = end.code
-    return (code, *capsys.readouterr())
 
 
 def test_names_of_encoders_are_read_alike():
@@ -61,29 +51,29 @@ def test_a_folder_with_an_equals_sign_is_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["base", "sdxl"])
-def test_compare_with_a_base_takes_what_the_base_has(models, tmp_path, capsys, base):
+def test_compare_with_a_base_takes_what_the_base_has(models, tmp_path, call, base):
     """Case 119."""
     out = tmp_path / "x.png"
     places = ("--base", models / base, "--steps", 1, "--out", out, "--json")
-    code, said, err = call(capsys, "compare", "a red cat", *places)
+    code, said, err = call("compare", "a red cat", *places)
     assert code == 0, err
     found = json.loads(said)["encoders"]
     assert {name: one["window"] for name, one in found.items()} == {"base": 77, "stretched": 248}
-    named = call(capsys, "compare", "a red cat", *places, "--encoders", "base", "stretched")
+    named = call("compare", "a red cat", *places, "--encoders", "base", "stretched")
     assert named[1] == said
-    parts = call(capsys, "compare", "a red cat", *places, "--encoders", "chunked", "sentences")
+    parts = call("compare", "a red cat", *places, "--encoders", "chunked", "sentences")
     assert {name: one["window"] for name, one in json.loads(parts[1])["encoders"].items()} == {
         "chunked": None,
         "sentences": None,
     }
 
 
-def test_a_name_means_the_same_in_every_command(models, tmp_path, capsys):
+def test_a_name_means_the_same_in_every_command(models, tmp_path, call):
     """Case 119: the picture of generate is that of compare, and fidelity measures it."""
     places = ("--base", models / "base", "--steps", 1)
     pictures = {}
     for name in ("base", "stretched", "chunked", "sentences", models / "long"):
-        code, _, err = call(capsys, "generate", LONG_PROMPT, *places, "--encoder", name, "--out", tmp_path / "g.png")
+        code, _, err = call("generate", LONG_PROMPT, *places, "--encoder", name, "--out", tmp_path / "g.png")
         assert code == 0, err
         with Image.open(tmp_path / "g.png") as image:
             pictures[str(name)] = np.asarray(image)
@@ -91,16 +81,16 @@ def test_a_name_means_the_same_in_every_command(models, tmp_path, capsys):
     assert not np.array_equal(pictures["base"], pictures["stretched"])
     assert not np.array_equal(pictures["base"], pictures["sentences"])
     code, said, err = call(
-        capsys, "tokens", "a cat", "--base", models / "base", "--encoder", "base", "--encoder", "stretched",
+        "tokens", "a cat", "--base", models / "base", "--encoder", "base", "--encoder", "stretched",
         "--encoder", "sentences", "--json",
     )  # fmt: skip
     assert (code, [row["length"] for row in json.loads(said)["encoders"]]) == (0, [77, 248, 77]), err
-    code, said, err = call(capsys, "tokens", "a cat", "--encoder", f"mine={models / 'long'}", "--json")
+    code, said, err = call("tokens", "a cat", "--encoder", f"mine={models / 'long'}", "--json")
     assert (code, json.loads(said)["encoders"][0]["encoder"]) == (0, "mine"), err
     (tmp_path / "prompts.txt").write_text("a red cat\n")
     words = ("--prompts", tmp_path / "prompts.txt", "--judge", f"clip:{models / 'short'}", "--out", tmp_path / "r.json")
     encoders = ("--encoder", "own=base", "longer=stretched", "read=sentences", models / "long")
-    code, _, err = call(capsys, "evaluate", "fidelity", *encoders, *places, *words, "--samples", 5, "--no-floor")
+    code, _, err = call("evaluate", "fidelity", *encoders, *places, *words, "--samples", 5, "--no-floor")
     assert code == 0, err
     windows = {name: one["window"] for name, one in Report.read(tmp_path / "r.json").encoders.items()}
     assert windows == {
@@ -146,10 +136,10 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("words", "sentence"), MISSPELT)
-def test_a_misspelt_word_gets_the_nearest_one(models, tmp_path, capsys, words, sentence):
+def test_a_misspelt_word_gets_the_nearest_one(models, tmp_path, call, words, sentence):
     """Case 121."""
     (models / "p.txt").write_text("a cat\n")
-    code, said, err = call(capsys, *(word.format(models=models, tmp=tmp_path) for word in words))
+    code, said, err = call(*(word.format(models=models, tmp=tmp_path) for word in words))
     assert (code, said, err.count("\n")) == (2, "", 1), err
     assert re.search(sentence, err), err
 
@@ -188,12 +178,12 @@ PYTHON = re.compile(r"(?:^|\s)[a-z_0-9]+=(?=[\s'\d]|$)|\b(?:encoder_2|negative_p
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=" ".join)
-def test_a_message_of_the_command_line_names_its_options(models, tmp_path, capsys, mistake):
+def test_a_message_of_the_command_line_names_its_options(models, tmp_path, call, mistake):
     """Case 126."""
     words = [word.format(m=models, t=tmp_path) for word in mistake]
     prompt = ["a red cat"] if words[0] in ("generate", "compare", "tokens") else []
     out = ["--out", tmp_path / "x.png"] if words[0] in ("generate", "compare") else []
-    code, said, err = call(capsys, words[0], *prompt, *words[1:], *out)
+    code, said, err = call(words[0], *prompt, *words[1:], *out)
     assert (code, said, err.count("\n")) == (2, "", 1), err
     assert "(in Python, as an argument of load_debias_pipeline)" in err or not PYTHON.search(err), err
     assert list(tmp_path.iterdir()) == []

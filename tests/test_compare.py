@@ -39,12 +39,22 @@ def comparison_of(*panels: Panel, prompt: str = CAPTION.text) -> Comparison:
     return Comparison(prompt, 3, sentences_of(prompt, TOKENIZER), panels)
 
 
-def test_sentences_know_their_tokens_and_things():
+def test_sentences_know_their_tokens_and_things_and_half_a_summary_is_counted():
     rows = sentences_of(CAPTION.text, TOKENIZER)
     assert [row.text for row in rows] == list(CAPTION.sentences)
     assert [row.things for row in rows] == list(CAPTION.named)
     assert rows[0].first == 1
     assert rows[-1].last == len(TOKENIZER(CAPTION.text)["input_ids"]) - 2
+    only = render(Scene(SCENE.background, SCENE.things[:1]))
+    rows = sentences_of(CAPTION.text, TOKENIZER)
+    assert judge_sentences(CheckerJudge(), only, rows, window=77)[0].mark == "1 of 2"
+    # 0 of 0 would look like a measurement.
+    vague = "A quiet evening."
+    comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
+    assert comparison.total(comparison.panels[0]) == (0, 0)
+    (row,) = [line for line in table_of(comparison).splitlines() if "sentences drawn" in line]
+    assert row.split() == ["sentences", "drawn", "not", "judged"]
+    assert draw_panels(comparison).size[0] > 288
 
 
 def test_marks_say_drawn_missing_not_read_and_not_judged():
@@ -62,22 +72,6 @@ def test_marks_say_drawn_missing_not_read_and_not_judged():
     assert comparison.panels[0].verdicts[0].mark == "not judged"
     assert comparison.total(comparison.panels[0])[1] == 1
     assert comparison.total_in_words(comparison.panels[0]) == "0 of 1"
-
-
-def test_a_comparison_that_nothing_judged_has_no_score():
-    """0 of 0 would look like a measurement."""
-    vague = "A quiet evening."
-    comparison = comparison_of(panel_with("base", 77, 0, prompt=vague), prompt=vague)
-    assert comparison.total(comparison.panels[0]) == (0, 0)
-    (row,) = [line for line in table_of(comparison).splitlines() if "sentences drawn" in line]
-    assert row.split() == ["sentences", "drawn", "not", "judged"]
-    assert draw_panels(comparison).size[0] > 288
-
-
-def test_half_a_summary_is_counted():
-    only = render(Scene(SCENE.background, SCENE.things[:1]))
-    rows = sentences_of(CAPTION.text, TOKENIZER)
-    assert judge_sentences(CheckerJudge(), only, rows, window=77)[0].mark == "1 of 2"
 
 
 def test_the_table_has_a_line_for_each_sentence_and_a_column_for_each_encoder():

@@ -47,7 +47,7 @@ def write_all(folder, pairs):
     return ("a.jsonl", "a.json", "said.json", "by_file.json", "a.csv", "in_folder")
 
 
-def test_rows_of_one_picture_are_one_record_in_every_list(pictures):
+def test_rows_of_one_picture_are_one_record_in_every_list_and_once_in_a_batch(pictures):
     """Case 105: 6 pictures x 5 captions, row after row or picture after picture, are 6 records."""
     by_row = [(name, FIVE[name][place]) for place in range(5) for name in NAMES]
     for pairs in (by_row, sorted(by_row)):
@@ -55,10 +55,7 @@ def test_rows_of_one_picture_are_one_record_in_every_list(pictures):
             records = open_records(str(pictures / name), image_root=pictures)
             assert list(records_of(records).items()) == list(FIVE.items()), name
             assert records.left_out == {}
-
-
-def test_a_batch_has_a_picture_once(pictures):
-    """Case 105: in training no caption is a negative of another caption of its own picture."""
+    # Case 105: in training no caption is a negative of another caption of its own picture.
     for name in write_all(pictures, [(one, text) for one in NAMES for text in FIVE[one]])[:5]:
         data = pairs_of(pictures, pictures / name, batch=6)
         assert data.usable == 6
@@ -144,7 +141,7 @@ def test_a_caption_column_of_shards_is_read_or_named(pictures):
         open_records(str(pictures / "b.tar"), caption_column="x")
 
 
-def test_a_misspelt_column_stops_every_reader(pictures):
+def test_a_misspelt_column_and_two_of_one_name_are_refused(pictures):
     """Case 106: the columns found are listed; a folder of texts has none that could be named."""
     for name in write_all(pictures, [("0.png", "A.")]):
         if name != "said.json":
@@ -157,6 +154,12 @@ def test_a_misspelt_column_stops_every_reader(pictures):
         ValueError, match="^caption_column is set but folder .* has texts beside its pictures and no meta"
     ):
         open_records(f"folder:{pictures}", caption_column="caption")
+    # Case 110: columns without a name may come twice.
+    write_table(pictures / "a.csv", [("image", "caption", "caption"), ("0.png", "A.", "B.")])
+    with pytest.raises(ValueError, match="^table .*a.csv has 2 columns named 'caption'; rename one.$"):
+        open_records(str(pictures / "a.csv"))
+    write_table(pictures / "a.csv", [("image", "caption", "", ""), ("0.png", "A.", "", "")])
+    assert records_of(open_records(str(pictures / "a.csv"))) == {"0.png": ("A.",)}
 
 
 @pytest.mark.parametrize(
@@ -265,15 +268,6 @@ def test_a_short_caption_that_is_no_text_is_a_fault_but_pandas_nan_is_none(pictu
     records = open_records(str(pictures / "a.jsonl"))
     assert (len(records), records[0].short) == (1, None)
     assert records.left_out == {"short caption that is a number": 1, "short caption that is an object": 1}
-
-
-def test_two_columns_of_one_name_are_refused(pictures):
-    """Case 110: columns without a name may come twice."""
-    write_table(pictures / "a.csv", [("image", "caption", "caption"), ("0.png", "A.", "B.")])
-    with pytest.raises(ValueError, match="^table .*a.csv has 2 columns named 'caption'; rename one.$"):
-        open_records(str(pictures / "a.csv"))
-    write_table(pictures / "a.csv", [("image", "caption", "", ""), ("0.png", "A.", "", "")])
-    assert records_of(open_records(str(pictures / "a.csv"))) == {"0.png": ("A.",)}
 
 
 def test_saved_data_sets_join_rows_and_count_what_is_no_text(pictures):

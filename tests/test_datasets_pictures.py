@@ -43,10 +43,21 @@ def test_squares_are_those_of_clip(width, height):
     assert (square(image, size=224) == np.asarray(clip(image))).all()
 
 
-def test_wide_pictures_are_scaled_by_the_shorter_side_and_cut_at_the_centre():
+def test_pictures_are_cut_and_turned_as_clip_does_and_read_from_their_place_in_an_archive(tmp_path):
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, 10:20] = 200
     assert (square(Image.fromarray(wide), size=10) == 200).all()
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    assert (read(encoded(NOISE, "PNG")) == read(encoded(NOISE, "PNG", exif=turned.tobytes()))).all()
+    content = encoded(NOISE, "PNG")
+    (tmp_path / "a.tar").write_bytes(b"12345" + content + b"end")
+    piece = Piece(tmp_path / "a.tar", 5, len(content), "1.png")
+    assert (square(read_rgb(piece), size=24) == read(content)).all()
+    assert str(piece).endswith("a.tar:1.png")
+    assert fault_of(Piece(tmp_path / "a.tar", 5, len(content) + 10, "1.png")) == "truncated picture"
+    NOISE.save(tmp_path / "a.png")
+    assert (square(read_rgb(tmp_path / "a.png"), size=24) == read(encoded(NOISE, "PNG"))).all()
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 30_000), (30_000, 2)])
@@ -83,12 +94,6 @@ def test_every_colour_mode_becomes_rgb():
         assert np.abs(picture.astype(int) - colour).max() <= 1, name
 
 
-def test_the_exif_orientation_is_ignored_as_clip_does():
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    assert (read(encoded(NOISE, "PNG")) == read(encoded(NOISE, "PNG", exif=turned.tobytes()))).all()
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF"])
 def test_half_a_picture_is_truncated(kind):
     content = encoded(NOISE, kind)
@@ -97,11 +102,16 @@ def test_half_a_picture_is_truncated(kind):
         assert fault_of(Encoded(content[:end], "x")) == "truncated picture"
 
 
-def test_damage_in_the_middle_is_named():
+def test_damage_in_the_middle_is_named_and_bombs_are_refused_before_they_are_unpacked():
     content = bytearray(encoded(NOISE, "PNG"))
     content[len(content) // 2 : len(content) // 2 + 200] = bytes(200)
     assert fault_of(Encoded(bytes(content), "x")) == "damaged picture"
     assert fault_of(Encoded(encoded(NOISE, "WEBP")[:800], "x")) == "damaged picture"
+    side = int(LARGEST_PIXELS**0.5) + 1
+    assert fault_of(Encoded(encoded(Image.new("1", (side, side)), "PNG"), "x")) == "too large picture"
+    assert fault_of(Encoded(encoded(Image.new("1", (side * 2, side)), "PNG"), "x")) == "too large picture"
+    values = Image.fromarray(np.zeros((3, 3), np.float32))
+    assert fault_of(Encoded(encoded(values, "TIFF"), "x")) == "unknown colours"
 
 
 def test_files_that_are_no_pictures_are_named_and_nothing_hangs(tmp_path):
@@ -111,23 +121,6 @@ def test_files_that_are_no_pictures_are_named_and_nothing_hangs(tmp_path):
     kinds = {"empty.png": "empty file", "text.jpg": "not a picture", "pipe.jpg": "no file", ".": "no file"}
     kinds |= {"gone.jpg": "missing picture", "text.jpg/below.jpg": "missing picture"}
     assert {name: fault_of(tmp_path / name) for name in kinds} == kinds
-
-
-def test_bombs_are_refused_before_they_are_unpacked():
-    side = int(LARGEST_PIXELS**0.5) + 1
-    assert fault_of(Encoded(encoded(Image.new("1", (side, side)), "PNG"), "x")) == "too large picture"
-    assert fault_of(Encoded(encoded(Image.new("1", (side * 2, side)), "PNG"), "x")) == "too large picture"
-    values = Image.fromarray(np.zeros((3, 3), np.float32))
-    assert fault_of(Encoded(encoded(values, "TIFF"), "x")) == "unknown colours"
-
-
-def test_a_piece_of_an_archive_is_read_from_its_place(tmp_path):
-    content = encoded(NOISE, "PNG")
-    (tmp_path / "a.tar").write_bytes(b"12345" + content + b"end")
-    piece = Piece(tmp_path / "a.tar", 5, len(content), "1.png")
-    assert (square(read_rgb(piece), size=24) == read(content)).all()
-    assert str(piece).endswith("a.tar:1.png")
-    assert fault_of(Piece(tmp_path / "a.tar", 5, len(content) + 10, "1.png")) == "truncated picture"
 
 
 def test_faults_are_counted_once_and_stop_past_the_limit_with_the_list():
@@ -146,8 +139,3 @@ def test_faults_are_counted_once_and_stop_past_the_limit_with_the_list():
         )
     with pytest.raises(TooManyFaults, match=r"9 \(x\), \.\.\.; repair"):
         Faults(0).add([(number, str(number), "x") for number in range(20)])
-
-
-def test_a_path_is_the_files_own(tmp_path):
-    NOISE.save(tmp_path / "a.png")
-    assert (square(read_rgb(tmp_path / "a.png"), size=24) == read(encoded(NOISE, "PNG"))).all()

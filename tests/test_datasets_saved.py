@@ -37,7 +37,7 @@ def reds_of(records):
 TEXTS = [f"Picture {number}.\nMore." for number in range(6)]
 
 
-def test_pictures_lie_in_one_file_or_several(pictures):
+def test_pictures_lie_in_one_file_or_several_as_paths_or_plain_bytes(pictures):
     rows = rows_of([str(pictures / f"{number}.png") for number in range(6)], TEXTS)
     rows.save_to_disk(str(pictures / "one"))
     rows.save_to_disk(str(pictures / "several"), num_shards=3)
@@ -47,9 +47,6 @@ def test_pictures_lie_in_one_file_or_several(pictures):
         assert reds_of(records) == [0, 20, 40, 60, 80, 100]
         assert isinstance(records[0].image, Encoded)
         assert (records[3].key, records[3].captions) == ("row 3 (3.png)", ("Picture 3. More.",))
-
-
-def test_pictures_may_be_paths_or_plain_bytes(pictures):
     text = {"text": datasets.Value("string")}
     names = rows_of([f"{number}.png" for number in range(6)], TEXTS, datasets.Features({"image": text["text"]} | text))
     names.save_to_disk(str(pictures / "names"))
@@ -62,7 +59,7 @@ def test_pictures_may_be_paths_or_plain_bytes(pictures):
     assert reds_of(open_records(str(pictures / "plain"))) == [0, 20, 40, 60, 80, 100]
 
 
-def test_train_is_the_split_where_there_are_several(pictures):
+def test_train_is_the_split_where_there_are_several_and_captions_are_columns(pictures):
     one, two = rows_of([str(pictures / "1.png")], ["One."]), rows_of([str(pictures / "2.png")], ["Two."])
     datasets.DatasetDict({"test": one, "train": two}).save_to_disk(str(pictures / "both"))
     assert open_records(str(pictures / "both"))[0].captions == ("Two.",)
@@ -70,9 +67,6 @@ def test_train_is_the_split_where_there_are_several(pictures):
     datasets.DatasetDict({"a": one, "b": two}).save_to_disk(str(pictures / "neither"))
     with pytest.raises(ValueError, match=r"^[^\n]* has the splits a, b; name the folder of one, as .*/NAME\.$"):
         open_records(str(pictures / "neither"))
-
-
-def test_several_captions_and_short_ones_are_columns(pictures):
     text = datasets.Value("string")
     features = datasets.Features({"img": datasets.Image(), "captions": datasets.List(text), "caption_short": text})
     values = {"img": [str(pictures / "1.png")] * 2, "captions": [["One.", "Two."], []], "caption_short": ["1", None]}

@@ -127,29 +127,12 @@ def flickr(tmp_path):
     return tmp_path
 
 
-def test_urban1k_has_first_lines_and_keeps_its_empty_caption(urban1k):
+def test_urban1k_docci_and_coco_keep_what_their_papers_count(urban1k, docci, coco):
     for root in (urban1k, urban1k / "Urban1k"):
         records = open_records(f"urban1k:{root}")
         assert list(texts(records).items()) == [("1", ("First line.",)), ("2", ("",)), ("10", ("Ten.",))]
         assert records.left_out == {"no caption": 1, "missing picture": 1}
         assert measure_pool(records) == Pool(3, 3)
-
-
-def test_dci_joins_both_captions_without_a_separator(dci):
-    records = open_records(f"dci:{dci}")
-    assert texts(records) == {"sa_1.jpg": ("A dog.It runs.",), "sa_2.jpg": ("A cat.",)}
-    assert records[0].short == "A dog."
-    assert records.left_out == {"no caption": 1, "missing picture": 1, "broken record": 1}
-    assert texts(open_records(f"dci:{dci / 'densely_captioned_images'}")) == texts(records)
-
-
-def test_long_dci_has_the_extra_caption_and_no_empty_one(dci):
-    records = open_records(f"long-dci:{dci}")
-    assert texts(records) == {"sa_1.jpg": ("It runs.",)}
-    assert records.left_out == {"no caption": 2, "missing picture": 1, "broken record": 1}
-
-
-def test_docci_is_the_test_split_without_the_qualification_rows(docci):
     records = open_records(f"docci:{docci}")
     assert texts(records) == {"test_00000": ("A harbour.",)}
     assert records.left_out == {"no caption": 1, "missing picture": 1}
@@ -157,15 +140,23 @@ def test_docci_is_the_test_split_without_the_qualification_rows(docci):
         file.write('{"example_id": "test_9"}\n')
     with pytest.raises(ValueError, match="line 6 of .* lacks example_id, split, image_file or description"):
         open_records(f"docci:{docci}")
-
-
-def test_coco_keeps_six_and_seven_captions(coco):
     records = open_records(f"coco:{coco}")
     assert [len(captions) for captions in texts(records).values()] == [5, 6, 7]
     assert records[0].captions[:2] == ("Caption 0 of 139.", "Caption 1 of 139.")
     assert measure_pool(records) == Pool(3, 18)
     assert records.left_out == {"no caption": 1, "missing picture": 1}
     assert texts(open_records(f"coco:{coco / 'annotations' / 'captions_val2017.json'}")) == texts(records)
+
+
+def test_dci_joins_both_captions_and_long_dci_has_the_extra_one(dci):
+    records = open_records(f"dci:{dci}")
+    assert texts(records) == {"sa_1.jpg": ("A dog.It runs.",), "sa_2.jpg": ("A cat.",)}
+    assert records[0].short == "A dog."
+    assert records.left_out == {"no caption": 1, "missing picture": 1, "broken record": 1}
+    assert texts(open_records(f"dci:{dci / 'densely_captioned_images'}")) == texts(records)
+    records = open_records(f"long-dci:{dci}")
+    assert texts(records) == {"sa_1.jpg": ("It runs.",)}
+    assert records.left_out == {"no caption": 2, "missing picture": 1, "broken record": 1}
 
 
 @pytest.mark.parametrize("file", ["dataset_flickr30k.json", "flickr_annotations_30k.csv"])
@@ -186,7 +177,7 @@ def test_flickr30k_of_a_token_file_has_no_test_split(flickr):
         open_records(f"flickr30k:{path}")
 
 
-def test_every_set_knows_its_published_pool_and_says_when_it_has_another(urban1k, dci, docci, coco, flickr):
+def test_every_set_knows_its_published_pool_and_notes_another_alone(urban1k, dci, docci, coco, flickr):
     roots = {"urban1k": urban1k, "dci": dci, "long-dci": dci, "docci": docci, "coco": coco}
     for name, pool in POOLS.items():
         records = open_records(f"{name}:{roots.get(name, flickr)}")
@@ -196,9 +187,6 @@ def test_every_set_knows_its_published_pool_and_says_when_it_has_another(urban1k
         "coco has 3 pictures and 18 captions (1 missing picture, 1 no caption left out) but published results have "
         "5,000 pictures and 25,014 captions: the numbers cannot be compared with them."
     )
-
-
-def test_a_set_of_its_published_size_needs_no_note(urban1k):
     root = urban1k / "Urban1k"
     for number in range(1, 1001):
         (root / "image" / f"{number}.jpg").touch()

@@ -86,12 +86,6 @@ def test_a_damaged_list_is_named_with_its_place(tmp_path, content, message):
         list(scan_json(tmp_path / "a.json", chunk=4))
 
 
-def test_empty_lists_are_lists(tmp_path):
-    for content in ("[]", " [ ] \n"):
-        (tmp_path / "a.json").write_text(content)
-        assert list(scan_json(tmp_path / "a.json")) == []
-
-
 def test_the_first_thousand_are_held_out(small):
     train, held_out = open_records(f"sharegpt4v:{small}"), open_records(f"sharegpt4v-1k:{small}", skip_missing=False)
     assert (len(train), len(held_out)) == (27, 1000)
@@ -184,7 +178,7 @@ def test_records_of_any_wrong_form_are_counted_not_raised(tmp_path):
     )
 
 
-def test_names_that_are_not_ascii_are_found(tmp_path):
+def test_names_that_are_not_ascii_are_found_and_empty_lists_are_lists(tmp_path):
     (tmp_path / "é").mkdir()
     (tmp_path / "é" / "中.jpg").touch()
     for escaped in (True, False):
@@ -192,3 +186,6 @@ def test_names_that_are_not_ascii_are_found(tmp_path):
         records = read_sharegpt4v(path, skip_missing=True)
         assert (len(records), records.left_out) == (1, {"held out": 1000}), escaped
         assert records[0].image.is_file()
+    for content in ("[]", " [ ] \n"):
+        (tmp_path / "a.json").write_text(content)
+        assert list(scan_json(tmp_path / "a.json")) == []

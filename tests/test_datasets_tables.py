@@ -54,13 +54,16 @@ def test_json_lines_with_short_captions_and_lists(pictures):
     assert (len(unasked), unasked[2].image) == (3, pictures / "gone.png")
 
 
-def test_a_reader_travels_to_a_worker(pictures):
+def test_a_reader_travels_to_a_worker_and_pictures_may_lie_elsewhere(pictures, tmp_path_factory):
     path = write_lines(pictures / "list.jsonl", [{"file_name": f"{n}.png", "text": f"Text {n}."} for n in range(200)])
     records = read_jsonl(path, skip_missing=False)
     assert records[199].captions == ("Text 199.",)
     content = pickle.dumps(records)
     assert len(content) < 4000
     assert captions(pickle.loads(content)) == captions(records)
+    path = write_lines(tmp_path_factory.mktemp("lists") / "a.jsonl", [{"file_name": "1.png", "text": "x"}])
+    assert len(read_jsonl(path)) == 0
+    assert read_jsonl(path, image_root=pictures)[0].image == pictures / "1.png"
 
 
 @pytest.mark.parametrize(
@@ -128,11 +131,6 @@ def test_faulty_tables_are_named(tmp_path, content, message):
         read_table(tmp_path / "t.csv")
 
 
-def test_a_table_of_nothing_but_its_heading_is_empty(tmp_path):
-    (tmp_path / "t.tsv").write_text("filepath\ttitle\n")
-    assert len(read_table(tmp_path / "t.tsv")) == 0
-
-
 def test_folders_with_metadata_or_texts_beside_the_pictures(pictures):
     (pictures / "sub").mkdir()
     (pictures / "0.png").rename(pictures / "sub" / "0.png")
@@ -152,12 +150,6 @@ def test_folders_with_metadata_or_texts_beside_the_pictures(pictures):
     (pictures / "empty").mkdir()
     with pytest.raises(ValueError, match=r"has no metadata.jsonl and no picture with a text of the same name"):
         read_folder(pictures / "empty")
-
-
-def test_pictures_may_lie_elsewhere(pictures, tmp_path_factory):
-    path = write_lines(tmp_path_factory.mktemp("lists") / "a.jsonl", [{"file_name": "1.png", "text": "x"}])
-    assert len(read_jsonl(path)) == 0
-    assert read_jsonl(path, image_root=pictures)[0].image == pictures / "1.png"
 
 
 def test_names_are_kind_and_path(tmp_path):
@@ -199,9 +191,11 @@ def test_a_paths_kind_is_found_out(tmp_path):
     assert {kind for kind in SNIFFED.values()} < set(KINDS)
 
 
-def test_reading_needs_no_torch():
+def test_reading_needs_no_torch_and_a_table_of_nothing_but_its_heading_is_empty(tmp_path):
     code = "import sys, debias_sd.datasets.names, debias_sd.datasets.pictures; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    (tmp_path / "t.tsv").write_text("filepath\ttitle\n")
+    assert len(read_table(tmp_path / "t.tsv")) == 0
 
 
 def test_without_the_library_a_saved_data_set_is_one_sentence(tmp_path, monkeypatch):

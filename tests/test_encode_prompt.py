@@ -22,16 +22,7 @@ def pipe(base):
     return with_text_encoder(base, tiny_encoder())
 
 
-def test_one_window_equals_the_pipelines_own_encoding(pipe):
-    for prompt, negative in [(SHORT, ""), (LONG_PROMPT, "blurry"), ("", ""), (["a", LONG_PROMPT], ["frog", "b c"])]:
-        ours = encode_prompt(pipe, prompt, negative)
-        theirs = pipe.encode_prompt(prompt, "cpu", 1, True, negative)
-        assert torch.equal(ours["prompt_embeds"], theirs[0])
-        assert torch.equal(ours["negative_prompt_embeds"], theirs[1])
-    assert torch.equal(draw(pipe, prompt=SHORT), draw(pipe, **encode_prompt(pipe, SHORT)))
-
-
-def test_windows_are_encoded_by_themselves_and_joined(base):
+def test_windows_are_encoded_by_themselves_and_the_order_of_a_batch_is_kept(base):
     prompt = "A cat runs. " + "dog " * 70 + ". A bird flies."
     embeds = encode_prompt(base, prompt)["prompt_embeds"]
     first, second = (
@@ -39,6 +30,11 @@ def test_windows_are_encoded_by_themselves_and_joined(base):
     )
     assert embeds.shape == (1, 154, 32)
     torch.testing.assert_close(embeds, torch.cat([first, second], dim=1))
+    both = encode_prompt(base, ["frog", "toad"], ["bird", "fish"])
+    for index, (prompt, negative) in enumerate([("frog", "bird"), ("toad", "fish")]):
+        alone = encode_prompt(base, prompt, negative)
+        for name in both:
+            torch.testing.assert_close(both[name][index], alone[name][0])
 
 
 @pytest.mark.parametrize(
@@ -62,18 +58,16 @@ def test_both_sides_have_one_length(base, prompt, negative, windows):
     assert not result["prompt_embeds"].requires_grad
 
 
-def test_the_order_of_a_batch_is_kept(base):
-    both = encode_prompt(base, ["frog", "toad"], ["bird", "fish"])
-    for index, (prompt, negative) in enumerate([("frog", "bird"), ("toad", "fish")]):
-        alone = encode_prompt(base, prompt, negative)
-        for name in both:
-            torch.testing.assert_close(both[name][index], alone[name][0])
-
-
-def test_a_77_window_of_a_248_encoder(pipe):
+def test_one_window_equals_the_pipelines_own_encoding_of_77_too(pipe):
     embeds = encode_prompt(pipe, LONG_PROMPT, window=77)["prompt_embeds"]
     assert embeds.shape[1] % 77 == 0
     assert embeds.shape[1] > 77
+    for prompt, negative in [(SHORT, ""), (LONG_PROMPT, "blurry"), ("", ""), (["a", LONG_PROMPT], ["frog", "b c"])]:
+        ours = encode_prompt(pipe, prompt, negative)
+        theirs = pipe.encode_prompt(prompt, "cpu", 1, True, negative)
+        assert torch.equal(ours["prompt_embeds"], theirs[0])
+        assert torch.equal(ours["negative_prompt_embeds"], theirs[1])
+    assert torch.equal(draw(pipe, prompt=SHORT), draw(pipe, **encode_prompt(pipe, SHORT)))
 
 
 @pytest.mark.parametrize("prompt", ["word " * 10_000, "😀" * 300, "", "日本語。" * 100, "(" * 1000])

@@ -9,26 +9,14 @@ from diffusers import (
     StableDiffusionXLInpaintPipeline,
 )
 from tiny import LONG_PROMPT
-from tiny_pipelines import (
-    FAMILIES,
-    WIDTH_T5,
-    draw_family,
-    tiny_flux,
-    tiny_sd3,
-    tiny_sd_pipeline,
-    tiny_sdxl,
-)
+from tiny_pipelines import FAMILIES, WIDTH_T5, draw_family, tiny_flux, tiny_sd3, tiny_sd_pipeline, tiny_sdxl
 
 from debias_sd import encode_prompt, with_text_encoder
 
 SHORT = "a red cat"
 SIDES = ("", "negative_")
 ADAPTER_PARTS = ("image_encoder", "feature_extractor")
-BATCHES = [
-    (SHORT, "blurry"),
-    ("", ""),
-    (["frog", "a toad on a leaf", ""], ["bird", "a fish", "dog"]),
-]
+BATCHES = [(SHORT, "blurry"), ("", ""), (["frog", "a toad on a leaf", ""], ["bird", "a fish", "dog"])]
 
 
 @pytest.fixture(scope="module")
@@ -212,13 +200,10 @@ def test_t5_reads_the_text_to_its_end(make):
     assert found["negative_prompt_embeds"].shape == found["prompt_embeds"].shape
 
 
-def test_stable_diffusion_3_without_t5():
+def test_stable_diffusion_3_without_t5_and_names_that_a_call_does_not_take():
     pipe = tiny_sd3(t5=False)
     assert_same(encode_prompt(pipe, SHORT, "blurry"), own(pipe, SHORT, "blurry"))
     assert encode_prompt(pipe, LONG_PROMPT, max_sequence_length=16)["prompt_embeds"].shape == (1, 2 * 77 + 16, WIDTH_T5)
-
-
-def test_names_that_the_call_does_not_take_are_left_out():
     parts = tiny_sd_pipeline().components
     lcm = LatentConsistencyModelPipeline(**parts, requires_safety_checker=False)
     assert encode_prompt(lcm, SHORT).keys() == {"prompt_embeds"}

@@ -47,19 +47,20 @@ def states_of(pipe, prompt, negative="", **options):
     return found["prompt_embeds"], found["negative_prompt_embeds"]
 
 
-def test_words_are_those_of_each_sentence_alone_and_the_mean_end_fills_the_rest(pipe):
+def test_words_are_those_of_each_sentence_alone_in_each_layout(pipe):
     states, negative = states_of(pipe, LONG_PROMPT, "blurry")
     assert states.shape == negative.shape == (1, 154, 32)
     torch.testing.assert_close(states[0], joined(pipe, SENTENCES, 154), **CLOSE)
     torch.testing.assert_close(negative, states_of(pipe, LONG_PROMPT, "blurry", window=77)[1][:, :154], **CLOSE)
-
-
-def test_longalign_keeps_every_start_token_and_fills_with_the_empty_prompts_pads(pipe):
     states, _ = states_of(pipe, LONG_PROMPT, window=LONGALIGN)
     parts = [states[: 1 + count] for states, count in (alone(pipe, text) for text in SENTENCES)]
     body, filling = torch.cat(parts), alone(pipe, "")[0][-60:].mean(dim=0)
     torch.testing.assert_close(states[0, : len(body)], body, **CLOSE)
     torch.testing.assert_close(states[0, len(body) :], filling.expand(states.shape[1] - len(body), -1), **CLOSE)
+    states, _ = states_of(pipe, "a red cat. It sleeps.", window=ALWAYS)
+    assert states.shape == (1, 77, 32)
+    torch.testing.assert_close(states[0], joined(pipe, ["a red cat.", "It sleeps."], 77), **CLOSE)
+    assert not torch.allclose(states, states_of(pipe, "a red cat. It sleeps.")[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("window", ["sentence", LONGALIGN])
@@ -70,13 +71,6 @@ def test_a_prompt_that_fits_is_read_as_without(pipes, family, window):
     found = encode_prompt(pipes[family], texts, window=window)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())  # one and the same call
-
-
-def test_sentence_always_reads_short_prompts_by_sentences_too(pipe):
-    states, _ = states_of(pipe, "a red cat. It sleeps.", window=ALWAYS)
-    assert states.shape == (1, 77, 32)
-    torch.testing.assert_close(states[0], joined(pipe, ["a red cat.", "It sleeps."], 77), **CLOSE)
-    assert not torch.allclose(states, states_of(pipe, "a red cat. It sleeps.")[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -143,15 +137,12 @@ def test_options_reach_the_encoder(pipe):
     torch.testing.assert_close(mixed[1], states_of(pipe, LONG_PROMPT)[0], **CLOSE)
 
 
-def test_company_changes_only_the_length(pipe):
+def test_company_changes_only_the_length_and_a_word_that_is_no_window_is_told(pipe):
     both = states_of(pipe, [LONG_PROMPT, LONG_PROMPT[:-90] + " And a cat. " * 30])[0]
     one = states_of(pipe, LONG_PROMPT)[0]
     assert both.shape[1] > one.shape[1]
     torch.testing.assert_close(both[0, : one.shape[1]], one[0], **CLOSE)
     torch.testing.assert_close(both[0, -1], one[0, -1], **CLOSE)
-
-
-def test_a_word_that_is_no_window_is_told(pipe):
     with pytest.raises(ValueError, match=r"window is 'sentences', .* use 77, 77, 'auto' or 'sentence'\."):
         encode_prompt(pipe, LONG_PROMPT, window="sentences")
     assert BY_SENTENCE == ("sentence", ALWAYS, LONGALIGN)

@@ -113,16 +113,7 @@ def test_a_boolean_is_no_number(argument, value):
         call(pipe, given, **{argument: value})
 
 
-def test_a_boolean_is_no_length_of_a_window_or_a_table():
-    """Case 125."""
-    with pytest.raises(ValueError, match="length is True"):
-        count_tokens(tiny_encoder(), "a cat", lengths=(True,))
-    for fault in ({"factor": True}, {"keep": True}):
-        with pytest.raises(ValueError, match=f"{next(iter(fault))} is True"):
-            tiny_encoder(77).stretch(**fault)
-
-
-def test_clip_skip_2_of_the_web_ui_is_1():
+def test_clip_skip_2_of_the_web_ui_is_1_and_a_boolean_is_no_length():
     """Case 125: the last layer is left out, and the documents and the docstring say so."""
     pipe = tiny_sd_pipeline()
     ids = pipe.tokenizer("a cat", padding="max_length", return_tensors="pt")["input_ids"]
@@ -132,3 +123,9 @@ def test_clip_skip_2_of_the_web_ui_is_1():
     guide = (Path(__file__).parent.parent / "docs" / "prompts.md").read_text(encoding="utf-8")
     assert 'its "clip skip 2" is `clip_skip=1`' in guide
     assert '"clip skip 2" of AUTOMATIC1111 is 1 here' in encode_prompt.__doc__
+    # Case 125.
+    with pytest.raises(ValueError, match="length is True"):
+        count_tokens(tiny_encoder(), "a cat", lengths=(True,))
+    for fault in ({"factor": True}, {"keep": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(fault))} is True"):
+            tiny_encoder(77).stretch(**fault)

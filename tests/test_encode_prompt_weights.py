@@ -24,7 +24,7 @@ def states(pipe, prompt, negative="", **options):
     return encode_prompt(pipe, prompt, negative, **options)["prompt_embeds"]
 
 
-def test_weights_are_those_of_the_web_ui(pipe):
+def test_weights_are_those_of_the_web_ui_in_negative_prompts_and_batches_too(pipe):
     plain = states(pipe, "a red cat on a mat")
     found = states(pipe, "a (red cat:1.4) on [a] mat", **A1111)
     factors = torch.ones(77, 1)
@@ -33,29 +33,20 @@ def test_weights_are_those_of_the_web_ui(pipe):
     by_hand *= plain.mean() / by_hand.mean()
     torch.testing.assert_close(found, by_hand)
     torch.testing.assert_close(found.mean(), plain.mean())
-
-
-def test_a_prompt_without_markup_is_not_changed(pipe):
-    for prompt in ("a cat", LONG_PROMPT, "", "age,fantasy ratio 16:9"):
-        both = [encode_prompt(pipe, prompt, "blurry", **options) for options in ({}, A1111)]
-        assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
-
-
-def test_weights_of_the_negative_prompt_and_of_a_batch(pipe):
     found = encode_prompt(pipe, ["a cat", "a (dog:1.3)"], ["(blurry:0.5)", "dark"], **A1111)
     plain = encode_prompt(pipe, ["a cat", "a dog"], ["blurry", "dark"])
     changed = [not torch.equal(found[name][row], plain[name][row]) for name in found for row in (0, 1)]
     assert changed == [False, True, True, False]
 
 
-def test_markup_uses_up_no_tokens(pipe):
+def test_a_prompt_without_markup_is_not_changed_and_markup_uses_up_no_tokens(pipe):
+    for prompt in ("a cat", LONG_PROMPT, "", "age,fantasy ratio 16:9"):
+        both = [encode_prompt(pipe, prompt, "blurry", **options) for options in ({}, A1111)]
+        assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
     tags = ", ".join(f"(tag{number}:{number / 25})" for number in range(1, 31))
     plain = ", ".join(f"tag{number}" for number in range(1, 31))
     assert states(pipe, tags, **A1111).shape == states(pipe, plain).shape
     assert states(pipe, tags).shape[1] > states(pipe, plain).shape[1]
-
-
-def test_a_weight_in_the_second_window(pipe):
     plain = states(pipe, "A cat. " + "dog " * 70 + ". A red bird.")
     found = states(pipe, "A cat. " + "dog " * 70 + ". A (red:1.5) bird.", **A1111)
     assert torch.equal(found[:, :77], plain[:, :77])

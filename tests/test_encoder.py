@@ -23,7 +23,7 @@ def saved(folder, *, length: int = 248):
     return folder
 
 
-def test_save_and_load_keep_every_value(tmp_path):
+def test_save_and_load_keep_every_value_and_half_precision(tmp_path):
     encoder = tiny_encoder()
     encoder.save(tmp_path / "encoder")
     loaded = load_encoder(tmp_path / "encoder")
@@ -32,31 +32,24 @@ def test_save_and_load_keep_every_value(tmp_path):
     assert loaded.tokenizer.model_max_length == loaded.positions == 248
     assert not loaded.model.training
     assert len({file.stat().st_mode for file in (tmp_path / "encoder").iterdir()}) == 1  # whoever reads one reads all
+    encoder = tiny_encoder().to(device=torch.device("cpu"), dtype=torch.float16)
+    encoder.save(tmp_path / "encoder")
+    assert load_encoder(tmp_path / "encoder").model.dtype == torch.float16
+    assert json.loads((tmp_path / "encoder" / "config.json").read_text())["dtype"] == "float16"
 
 
-def test_stock_transformers_reads_the_folder(tmp_path):
+def test_stock_transformers_reads_the_folder_version_4_too(tmp_path):
     folder = saved(tmp_path / "encoder")
     model, info = CLIPTextModel.from_pretrained(folder, output_loading_info=True)
     tokenizer = CLIPTokenizer.from_pretrained(folder)
     assert not any(info.values())
     ids = tokenizer(TEXTS, padding="max_length", truncation=True, return_tensors="pt").input_ids
     assert torch.equal(model(ids)[0], load_encoder(folder).embed(TEXTS).hidden)
-
-
-def test_keys_are_those_that_transformers_4_reads_too(tmp_path):
-    folder = saved(tmp_path / "encoder")
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert all(name.startswith("text_model.") for name in file.keys())
     assert sorted(os.listdir(folder)) == [
         "config.json", "model.safetensors", "provenance.json", "tokenizer.json", "tokenizer_config.json"
     ]  # fmt: skip
-
-
-def test_half_precision_stays_half(tmp_path):
-    encoder = tiny_encoder().to(device=torch.device("cpu"), dtype=torch.float16)
-    encoder.save(tmp_path / "encoder")
-    assert load_encoder(tmp_path / "encoder").model.dtype == torch.float16
-    assert json.loads((tmp_path / "encoder" / "config.json").read_text())["dtype"] == "float16"
 
 
 def test_a_whole_clip_model_loads_quietly_with_equal_values(tmp_path, caplog, capfd):
@@ -71,23 +64,26 @@ def test_a_whole_clip_model_loads_quietly_with_equal_values(tmp_path, caplog, ca
     assert "UNEXPECTED" not in said
 
 
-def test_flat_keys_of_transformers_5_load_too(tmp_path):
+def test_flat_keys_load_too_and_a_stretched_encoder_is_a_pair(tmp_path):
     model = tiny_text_encoder(248)
     model.save_pretrained(tmp_path)
     tiny_tokenizer(248).save_pretrained(tmp_path)
     assert "embeddings.position_embedding.weight" in load_file(tmp_path / "model.safetensors")
     ids = torch.tensor([[START, 320, 2368, END]])
     assert torch.equal(load_encoder(tmp_path).model(ids)[0], model(ids)[0])
+    encoder = tiny_encoder(77)
+    longer = encoder.stretch()
+    longer.save(tmp_path / "long")
+    assert load_encoder(tmp_path / "long").positions == 248
+    assert encoder.tokenizer.model_max_length == encoder.positions == 77
+    story = json.loads((tmp_path / "long" / "provenance.json").read_text())
+    assert story["stretched"] == {"from": 77, "keep": 20, "factor": 4}
 
 
-def test_old_end_token_ids_become_the_real_ones(tmp_path):
+def test_old_end_token_ids_become_the_real_ones_and_pooling_is_there_for_ids_above_it(tmp_path):
     save_clip_model(tmp_path)
     config = load_encoder(tmp_path).model.config
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (START, END, END)
-
-
-def test_pooling_is_at_the_end_token_for_ids_above_it(tmp_path):
-    save_clip_model(tmp_path)
     encoder = load_encoder(tmp_path)
     encoder.tokenizer.add_tokens(["<toy>"])
     encoder.model.resize_token_embeddings(len(encoder.tokenizer))
@@ -121,16 +117,6 @@ def test_stretching_makes_a_longer_copy(make, tmp_path):
     again = again.text_model if make is tiny_clip_model else again
     assert torch.equal(again(ids)[0], tower(ids)[0])
     assert torch.equal(tower(ids[:, :20])[0], old(ids[:, :20])[0])
-
-
-def test_a_stretched_encoder_is_a_pair(tmp_path):
-    encoder = tiny_encoder(77)
-    longer = encoder.stretch()
-    longer.save(tmp_path / "long")
-    assert load_encoder(tmp_path / "long").positions == 248
-    assert encoder.tokenizer.model_max_length == encoder.positions == 77
-    story = json.loads((tmp_path / "long" / "provenance.json").read_text())
-    assert story["stretched"] == {"from": 77, "keep": 20, "factor": 4}
 
 
 def test_known_words_travel_and_unknown_ones_are_named(tmp_path):
@@ -177,13 +163,6 @@ def test_an_encoder_folder_is_replaced_only_when_all_is_written(tmp_path, monkey
     assert os.listdir(tmp_path) == ["encoder"]
 
 
-def test_a_folder_with_other_things_is_not_replaced(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds thesis.txt, which is not part of an encoder"):
-        tiny_encoder().save(tmp_path)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
 @pytest.mark.parametrize("target", ["/proc/encoder", "/dev/null/encoder", "/dev/null"])
 def test_an_output_that_cannot_be_written_is_told_in_one_sentence(target):
     with pytest.raises(ValueError, match=r"output") as caught:
@@ -191,7 +170,11 @@ def test_an_output_that_cannot_be_written_is_told_in_one_sentence(target):
     assert "\n" not in str(caught.value)
 
 
-def test_a_pair_that_does_not_belong_together_is_not_saved(tmp_path):
+def test_a_pair_that_does_not_belong_together_and_a_folder_of_other_things_are_refused(tmp_path):
     with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
         TextEncoder(tiny_text_encoder(248), tiny_tokenizer(77)).save(tmp_path / "encoder")
     assert os.listdir(tmp_path) == []
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds thesis.txt, which is not part of an encoder"):
+        tiny_encoder().save(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.txt"]

@@ -58,10 +58,7 @@ FAULTS = {
     "other tokenizer": (other_tokenizer, f"has {END + 2:,} tokens and its encoder {END + 1:,}"),
     "end token": (lambda folder: edit_json(folder / "config.json", eos_token_id=7), f"{END} .* eos_token_id 7"),
     "truncated": (truncate, "model.safetensors is truncated or damaged"),
-    "empty weights": (
-        lambda folder: (folder / "model.safetensors").write_bytes(b""),
-        "is empty .0 bytes.",
-    ),
+    "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "is empty .0 bytes."),
     "lost tensor": (drop_tensor, "lacks 1 tensor of the text tower, .*final_layer_norm.bias first"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors does not exist"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json does not exist"),

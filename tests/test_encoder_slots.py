@@ -183,26 +183,6 @@ def test_a_learnt_token_of_the_base_is_not_lost_without_a_word():
     assert torch.equal(output.pooler_output, output.last_hidden_state[:, -1])  # not at the learnt token, the largest id
 
 
-def test_a_vocabulary_of_the_same_size_with_other_words_is_told():
-    vocabulary, merges = tiny_tokenizer().get_vocab(), []
-    vocabulary["cat</w>"], vocabulary["dog</w>"] = vocabulary["dog</w>"], vocabulary["cat</w>"]
-    other = CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=248, pad_token="<|endoftext|>")
-    encoder = TextEncoder(tiny_encoder().model, other)
-    with pytest.raises(ValueError, match=r"vocabulary is another one: '(cat|dog)</w>' has id \d+ in tokenizer of this"):
-        with_text_encoder(tiny_sd_pipeline(), encoder)
-
-
-def test_a_vocabulary_that_is_cut_in_another_way_is_told():
-    """The same words with the same ids, and no merges: every text falls into letters."""
-    tokenizer = tiny_tokenizer(248)
-    other = CLIPTokenizer(vocab=tokenizer.get_vocab(), merges=[], model_max_length=248, pad_token="<|endoftext|>")
-    assert other("cat").input_ids != tokenizer("cat").input_ids
-    with pytest.raises(
-        ValueError, match="merges letters to them in another order, so it cuts texts into other tokens;"
-    ):
-        with_text_encoder(tiny_sd_pipeline(), TextEncoder(tiny_encoder().model, other))
-
-
 def test_an_encoder_and_a_tokenizer_that_do_not_belong_together_are_told(tmp_path):
     tiny_sdxl().save_pretrained(tmp_path)
     long = tiny_encoder()
@@ -228,11 +208,25 @@ def test_an_option_of_the_users_is_not_changed(tmp_path):
     assert own.text_model.embeddings.position_embedding.num_embeddings == own.config.max_position_embeddings == 77
 
 
-def test_an_offloaded_pipeline_is_told():
+def test_an_offloaded_pipeline_and_a_vocabulary_with_other_words_are_told():
     base = tiny_sdxl()
     base.enable_group_offload(torch.device("cpu"), offload_type="leaf_level")
     with pytest.raises(ValueError, match="the pipeline is offloaded already"):
         with_text_encoder(base, tiny_encoder())
+    vocabulary, merges = tiny_tokenizer().get_vocab(), []
+    vocabulary["cat</w>"], vocabulary["dog</w>"] = vocabulary["dog</w>"], vocabulary["cat</w>"]
+    other = CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=248, pad_token="<|endoftext|>")
+    encoder = TextEncoder(tiny_encoder().model, other)
+    with pytest.raises(ValueError, match=r"vocabulary is another one: '(cat|dog)</w>' has id \d+ in tokenizer of this"):
+        with_text_encoder(tiny_sd_pipeline(), encoder)
+    # The same words with the same ids, and no merges: every text falls into letters.
+    tokenizer = tiny_tokenizer(248)
+    other = CLIPTokenizer(vocab=tokenizer.get_vocab(), merges=[], model_max_length=248, pad_token="<|endoftext|>")
+    assert other("cat").input_ids != tokenizer("cat").input_ids
+    with pytest.raises(
+        ValueError, match="merges letters to them in another order, so it cuts texts into other tokens;"
+    ):
+        with_text_encoder(tiny_sd_pipeline(), TextEncoder(tiny_encoder().model, other))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="xformers may run here")

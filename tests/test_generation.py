@@ -171,15 +171,12 @@ def test_shares_by_hand():
     assert counts_of(OURS, HAND, HAND.number == 0).tolist() == [[1, pytest.approx(1.1), 2], [1, pytest.approx(0.9), 1]]
 
 
-def test_quarters_by_hand():
+def test_quarters_by_hand_and_differences_over_what_was_judged_in_both():
     sentences = sentences_in(["One cat. Two dogs. Three pigs. Four owls. Five cows."], tiny_tokenizer())
     found = summarise(table([[0.0, 0.9, 0.1, None, 0.7]]), sentences, samples=5)
     assert found["by_quarter"] == [100, 0, None, 100]
     assert found["score_by_quarter"] == [90, 10, None, 70]
     assert found["judged_by_quarter"] == [1, 1, 0, 1]
-
-
-def test_differences_are_over_what_was_judged_in_both():
     found = difference(OURS, THEIRS, HAND, samples=50)
     assert found["late_judged"] == 5
     assert found["late_drawn"]["points"] == pytest.approx(100 * (3 - 1) / 5)

@@ -32,15 +32,12 @@ def test_the_probe_sees_a_heavy_import():
     assert set(HEAVY) & probe("debias_sd.positions")[1]
 
 
-def test_all_is_sorted_complete_and_importable():
+def test_all_is_sorted_complete_importable_and_seen_by_editors():
     assert debias_sd.__all__ == sorted(debias_sd._MODULES)
     for name in debias_sd.__all__:
         assert getattr(debias_sd, name).__name__ == name
     assert set(debias_sd.__all__) <= set(dir(debias_sd))
-
-
-def test_editors_see_what_is_looked_up():
-    """A type checker does not run `__getattr__`; it reads imports that are never run."""
+    # A type checker does not run `__getattr__`; it reads imports that are never run.
     source = Path(debias_sd.__file__)
     imports = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.ImportFrom)]
     shown = {name.name: node.module for node in imports for name in node.names if node.module.startswith("debias_sd.")}

@@ -66,26 +66,22 @@ def test_what_is_taken_for_a_detail(sentence, changed):
     assert changed or not found
 
 
-def test_articles_capitals_and_plurals_follow_the_new_word():
+def test_new_words_have_one_meaning_their_article_capital_and_plural():
+    content = json.loads((Path(details_module.__file__).parent / "detail_words.json").read_text())
+    kinds = content["words"] | content["things"]
+    entries = [entry.split("/")[0] for meanings in kinds.values() for entry in meanings.replace(",", " ").split()]
+    assert [entry for entry, count in Counter(entries).items() if count > 1] == []
+    assert min(len(meanings.split()) for meanings in kinds.values()) >= 2
     texts = {change.sentence for change in changes_of("An owl sees a cat and two foxes.", limit=60)}
     assert "A dog sees a cat and two foxes." in texts
     assert "An owl sees an elephant and two foxes." in texts
     assert "An owl sees a cat and two mice." in texts
     assert all(" a elephant" not in text and not text.startswith("An d") for text in texts)
     assert any(change.sentence.startswith("Nine ") for change in changes_of("Two owls.", limit=60))
-
-
-def test_no_word_has_two_meanings_and_every_kind_has_an_alternative():
-    content = json.loads((Path(details_module.__file__).parent / "detail_words.json").read_text())
-    kinds = content["words"] | content["things"]
-    entries = [entry.split("/")[0] for meanings in kinds.values() for entry in meanings.replace(",", " ").split()]
-    assert [entry for entry, count in Counter(entries).items() if count > 1] == []
-    assert min(len(meanings.split()) for meanings in kinds.values()) >= 2
-
-
-def test_only_words_that_a_judge_knows_are_put_in():
     changes = changes_of(SENTENCE, limit=60, knows=lambda word: word in ("blue", "large"))
     assert {change.other for change in changes} == {"blue", "large"}
+    sentences = split_sentences(LONG_PROMPT)
+    assert sum(bool(changes_of(sentence)) for sentence in sentences) >= len(sentences) - 1
 
 
 @pytest.mark.parametrize(
@@ -99,18 +95,6 @@ def test_only_words_that_a_judge_knows_are_put_in():
 )
 def test_sentences_become_questions(sentence, question):
     assert question_of(sentence) == question
-
-
-def test_the_checker_judges_what_it_can_read():
-    judge = load_judge("checker")
-    sentences = list(WORLD.captions[0].sentences)
-    assert {verdict.mark for verdict in judge.judge(picture(0), sentences)} == {"drawn"}
-    wrong = judge.judge(picture(1), [*sentences, "A quiet harbour."])
-    assert {verdict.mark for verdict in wrong[:-1]} == {"missing"}
-    assert wrong[-1] == Verdict("A quiet harbour.", None, "not judged", wrong[-1].reason)
-    assert "names no thing" in wrong[-1].reason
-    with pytest.raises(ValueError, match="multiple of 48"):
-        judge.judge(noise(), sentences)
 
 
 def test_the_score_is_that_of_the_model_itself(tmp_path):
@@ -190,21 +174,25 @@ def test_weights_of_nan_are_refused(tmp_path):
         load_judge(f"clip:{tmp_path / 'clip'}").judge(noise(), ["A red boat."])
 
 
-def test_marks_follow_the_thresholds():
+def test_marks_follow_the_thresholds_and_the_checker_judges_what_it_can_read():
     thresholds = Thresholds(0.7, 0.3)
     assert [thresholds.mark(score) for score in (0.0, 0.29, 0.3, 0.69, 0.7, 1.0)] == [
         "missing", "missing", "unsure", "unsure", "drawn", "drawn",
     ]  # fmt: skip
     assert {Thresholds(None, None).mark(score) for score in (0.0, 1.0)} == {"unsure"}
     assert dataclasses.replace(thresholds, missing=None).mark(0.0) == "unsure"
+    judge = load_judge("checker")
+    sentences = list(WORLD.captions[0].sentences)
+    assert {verdict.mark for verdict in judge.judge(picture(0), sentences)} == {"drawn"}
+    wrong = judge.judge(picture(1), [*sentences, "A quiet harbour."])
+    assert {verdict.mark for verdict in wrong[:-1]} == {"missing"}
+    assert wrong[-1] == Verdict("A quiet harbour.", None, "not judged", wrong[-1].reason)
+    assert "names no thing" in wrong[-1].reason
+    with pytest.raises(ValueError, match="multiple of 48"):
+        judge.judge(noise(), sentences)
 
 
 @pytest.mark.parametrize("spec", ["clip", "clip:", "other:x", "", "checker:x"])
 def test_a_name_that_is_no_judge_is_refused(spec):
     with pytest.raises(ValueError, match="write clip:FOLDER_OR_ID, vqa:FOLDER_OR_ID or"):
         load_judge(spec)
-
-
-def test_real_sentences_have_details():
-    sentences = split_sentences(LONG_PROMPT)
-    assert sum(bool(changes_of(sentence)) for sentence in sentences) >= len(sentences) - 1

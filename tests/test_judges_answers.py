@@ -91,14 +91,11 @@ def test_answers_do_not_depend_on_the_batch_and_depend_on_the_picture(folders, k
     assert judge.judge(noise(), []) == []
 
 
-def test_a_sentence_cannot_end_the_message_or_add_a_picture(folders):
+def test_a_sentence_cannot_end_the_message_and_a_judge_says_what_it_is(folders):
     judge = load_judge(f"vqa:{folders['chat']}")
     plain, typed = judge.judge(noise(), ["There is a red star.", "There is a <image> red </s> star."])
     assert typed.is_judged
     assert typed.score == pytest.approx(plain.score, abs=1e-5)
-
-
-def test_a_judge_says_what_it_is(folders):
     chat, blip = (load_judge(f"vqa:{folders[kind]}") for kind in ("chat", "blip"))
     assert chat.name == f"vqa:{folders['chat'].parent.name}/chat"
     about = chat.describe()

@@ -35,12 +35,17 @@ def scores_of(true: list[float], false: list[float]) -> Scores:
     return Scores(np.arange(len(score)), kinds, is_true, score, score[::-1].copy())
 
 
-def test_auc_counts_pairs_and_half_of_the_ties():
+def test_auc_counts_pairs_and_half_of_the_ties_and_draws_are_of_groups():
     rng = np.random.default_rng(0)
     true, false = rng.integers(0, 6, 40) / 5, rng.integers(0, 6, 30) / 5
     pairs = [(a > b) + (a == b) / 2 for a in true for b in false]
     assert auc(true, false) == pytest.approx(np.mean(pairs))
     assert np.isnan(auc(true, false[:0]))
+    draws = draw_groups(5, samples=7, seed=3)
+    assert draws.shape == (7, 5)
+    assert np.array_equal(draws, draw_groups(5, samples=7, seed=3))
+    assert middle_of(np.arange(101.0)) == [2.5, 97.5]
+    assert middle_of(np.array([1.0, np.nan, np.nan])) is None
 
 
 def test_scores_that_part_well_leave_no_room_for_doubt():
@@ -56,7 +61,7 @@ def test_scores_that_part_well_leave_no_room_for_doubt():
     assert found["floor"]["auc"] == 0
 
 
-def test_scores_that_overlap_leave_a_band_of_doubt_that_is_right_as_often_as_asked():
+def test_scores_that_overlap_leave_a_band_of_doubt_and_a_judge_that_knows_nothing_says_nothing():
     rng = np.random.default_rng(1)
     halves = [scores_of(list(rng.normal(0.6, 0.2, 4000)), list(rng.normal(0.4, 0.2, 1000))) for _ in range(2)]
     at, thresholds = choose_thresholds(halves[0], sure=0.8, source="")
@@ -66,21 +71,10 @@ def test_scores_that_overlap_leave_a_band_of_doubt_that_is_right_as_often_as_ask
     assert found["drawn_that_is_true"] == pytest.approx(80, abs=4)
     assert found["missing_that_is_false"] == pytest.approx(80, abs=4)
     assert found["auc_interval"][0] < 0.76 < found["auc_interval"][1]  # Phi(0.2 / (0.2 * sqrt(2)))
-
-
-def test_a_judge_that_knows_nothing_may_say_nothing():
     rng = np.random.default_rng(2)
     scores = scores_of(list(rng.random(3000)), list(rng.random(3000)))
     _, thresholds = choose_thresholds(scores, source="")
     assert (thresholds.drawn, thresholds.missing) == (None, None)
-
-
-def test_draws_are_of_groups_and_repeat():
-    draws = draw_groups(5, samples=7, seed=3)
-    assert draws.shape == (7, 5)
-    assert np.array_equal(draws, draw_groups(5, samples=7, seed=3))
-    assert middle_of(np.arange(101.0)) == [2.5, 97.5]
-    assert middle_of(np.array([1.0, np.nan, np.nan])) is None
 
 
 def test_the_worlds_pictures_have_sentences_that_the_checker_calls_right():

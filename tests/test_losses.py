@@ -30,7 +30,7 @@ def golden() -> dict[str, Tensor]:
     return load_file(GOLDEN)
 
 
-def test_golden_values_and_gradients(golden: dict[str, Tensor]) -> None:
+def test_golden_values_gradients_and_components(golden: dict[str, Tensor]) -> None:
     """Long-CLIP adds both losses 1:1: twice ours at short_weight 0.5."""
     inputs = [golden[name].clone().requires_grad_() for name in INPUTS]
     loss = two_caption_loss(*inputs, short_weight=0.5, rank=32, label_smoothing=0.1)
@@ -39,9 +39,6 @@ def test_golden_values_and_gradients(golden: dict[str, Tensor]) -> None:
     torch.testing.assert_close(loss.short, golden["loss_short"])
     for tensor, name in zip(inputs, GRADIENTS, strict=True):
         torch.testing.assert_close(tensor.grad, golden[name], rtol=1e-4, atol=1e-7)
-
-
-def test_golden_components(golden: dict[str, Tensor]) -> None:
     normalised = nn.functional.normalize(golden["image_features"], dim=-1)
     torch.testing.assert_close(
         principal_components(normalised, rank=32), golden["pca_image_features"], rtol=0, atol=2e-6
@@ -83,35 +80,31 @@ def test_against_the_reference(smoothing: float, short_weight: float) -> None:
     )
 
 
-def test_perfect_pairs_have_no_loss_and_shuffled_ones_do() -> None:
+def test_perfect_pairs_have_no_loss_and_shuffled_ones_do_and_a_rank_is_in_range() -> None:
     image = torch.eye(6)
     assert contrastive_loss(image, image, torch.tensor(4.6)).item() == pytest.approx(0, abs=1e-6)
     assert contrastive_loss(image, image.roll(1, 0), torch.tensor(4.6)).item() > 50
+    with pytest.raises(ValueError, match="rank is 0, at least 1 component"):
+        principal_components(random_features(4, 8), rank=0)
 
 
-def test_components_have_the_rank_and_keep_the_mean() -> None:
+def test_components_have_the_rank_keep_the_mean_and_are_not_renormalised() -> None:
     features = random_features(64, 96) + 3
     reduced = principal_components(features, rank=32)
     mean = reduced.mean(dim=0)
     torch.testing.assert_close(mean, features.mean(dim=0))
     assert torch.linalg.matrix_rank(reduced - mean, rtol=1e-4).item() == 32
     np.testing.assert_allclose(reduced.numpy(), reference_components(features.double().numpy(), 32), atol=1e-4)
-
-
-def test_components_are_not_renormalised() -> None:
     reduced = principal_components(nn.functional.normalize(random_features(64, 96), dim=-1), rank=4)
     assert reduced.norm(dim=-1).max().item() < 0.9
+    features = random_features(34, 96)
+    assert (principal_components(features, rank=32) - features).abs().max().item() > 1e-3
 
 
 @pytest.mark.parametrize(("batch", "dim"), [(1, 96), (2, 96), (16, 96), (33, 96), (64, 32), (64, 8)])
 def test_fewer_components_than_rank_change_nothing(batch: int, dim: int) -> None:
     features = random_features(batch, dim)
     assert torch.equal(principal_components(features, rank=32), features)
-
-
-def test_one_image_more_than_components_is_reduced() -> None:
-    features = random_features(34, 96)
-    assert (principal_components(features, rank=32) - features).abs().max().item() > 1e-3
 
 
 @pytest.mark.parametrize("shape", [(40, 64), (64, 40)])
@@ -137,15 +130,12 @@ def test_repeated_images_have_a_finite_gradient(distinct: int) -> None:
     assert 0 < features.grad.abs().max().item() < 1
 
 
-def test_autocast_changes_nothing() -> None:
+def test_autocast_changes_nothing_and_half_precision_features_give_a_single_precision_loss() -> None:
     features = [random_features(48, 64, seed=seed) for seed in range(3)]
     plain = two_caption_loss(*features, torch.tensor(4.6), rank=8)
     with torch.autocast("cpu", torch.bfloat16):
         cast = two_caption_loss(*features, torch.tensor(4.6), rank=8)
     assert torch.equal(plain.total, cast.total)
-
-
-def test_half_precision_features_give_a_single_precision_loss() -> None:
     features = [random_features(40, 64, seed=seed).bfloat16() for seed in range(3)]
     assert two_caption_loss(*features, torch.tensor(4.6)).total.dtype == torch.float32
 
@@ -155,11 +145,6 @@ def test_weight_out_of_range(weight: float) -> None:
     features = random_features(4, 8)
     with pytest.raises(ValueError, match=f"short_weight is {weight} but must be from 0 to 1"):
         two_caption_loss(features, features, features, torch.tensor(1.0), short_weight=weight)
-
-
-def test_rank_out_of_range() -> None:
-    with pytest.raises(ValueError, match="rank is 0, at least 1 component"):
-        principal_components(random_features(4, 8), rank=0)
 
 
 class Towers(nn.Module):

@@ -64,9 +64,14 @@ def test_escaped_signs_are_text(prompt, expected):
     assert pieces(prompt) == [(expected, 1.0)]
 
 
-def test_escaped_signs_inside_a_weight():
+def test_escapes_breaks_and_unbalanced_signs_leave_the_weights_beside_them():
     assert pieces(r"(miku \(vocaloid\):1.2)") == [("miku (vocaloid)", 1.2)]
     assert pieces(r"(a\\:1.2)") == [("a\\", 1.2)]
+    assert pieces("smile :) [ and (a cat:1.2)") == [("smile :) [ and ", 1.0), ("a cat", 1.2)]
+    assert pieces("((cat:1.2)") == [("(", 1.0), ("cat", 1.2)]
+    assert pieces("(a [b) c]") == [("a [b", 1.1), (" c]", 1.0)]
+    assert pieces("((c:1.5.5):1.2)") == [("(c:1.5.5)", 1.2)]
+    assert parse_a1111("(x BREAK y:1.3)").parts == ((Piece("x ", 1.3),), (Piece(" y", 1.3),))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +87,6 @@ def test_malformed_and_unbalanced_markup_is_text(prompt):
     assert "".join(markup.texts) == (prompt if prompt.strip() else "")
     assert all(piece.weight == 1.0 for part in markup.parts for piece in part)
     assert markup.tags == ()
-
-
-def test_what_is_balanced_counts_beside_what_is_not():
-    assert pieces("smile :) [ and (a cat:1.2)") == [("smile :) [ and ", 1.0), ("a cat", 1.2)]
-    assert pieces("((cat:1.2)") == [("(", 1.0), ("cat", 1.2)]
-    assert pieces("(a [b) c]") == [("a [b", 1.1), (" c]", 1.0)]
-    assert pieces("((c:1.5.5):1.2)") == [("(c:1.5.5)", 1.2)]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +111,6 @@ def test_break_is_an_upper_case_word_by_itself(prompt, expected):
     assert list(parse_a1111(prompt).texts) == expected
 
 
-def test_weights_go_on_behind_a_break():
-    assert parse_a1111("(x BREAK y:1.3)").parts == ((Piece("x ", 1.3),), (Piece(" y", 1.3),))
-
-
 @pytest.mark.parametrize(
     ("prompt", "text"),
     [
@@ -132,13 +126,10 @@ def test_a_bracket_keeps_words_apart(prompt, text):
     assert parse_a1111(prompt).texts == (text,)
 
 
-def test_tags_are_left_out_and_named():
+def test_tags_are_named_and_weights_have_a_limit_so_that_states_stay_finite():
     markup = parse_a1111("<lora:foo:0.35> cat, (dog <lyco:bar(v2):1:2>:1.2)<hypernet:h>")
     assert markup.tags == ("<lora:foo:0.35>", "<lyco:bar(v2):1:2>", "<hypernet:h>")
     assert markup.parts == ((Piece(" cat, ", 1.0), Piece("dog ", 1.2)),)
-
-
-def test_weights_have_a_limit_so_that_states_stay_finite():
     assert pieces("(cat:1000)") == [("cat", LIMIT)]
     assert pieces("(cat:-1000)") == [("cat", -LIMIT)]
     assert pieces("(cat:" + 400 * "9" + ")") == [("cat", LIMIT)]

@@ -80,7 +80,7 @@ def test_the_base_pipeline_stays_bit_identical():
     assert pipe.scheduler is not base.scheduler
 
 
-def test_the_encoder_object_stays_as_it_was_and_the_pad_is_the_bases():
+def test_the_encoder_object_stays_as_it_was_and_follows_the_pad_and_dtype_of_the_base():
     base = tiny_sd_pipeline(pad_token="!")
     encoder = tiny_encoder()
     pipe = with_text_encoder(base, encoder)
@@ -89,9 +89,6 @@ def test_the_encoder_object_stays_as_it_was_and_the_pad_is_the_bases():
     assert (encoder.model.config.pad_token_id, pipe.text_encoder.config.pad_token_id) == (1, 0)
     shared = zip(pipe.text_encoder.parameters(), encoder.model.parameters(), strict=True)
     assert all(own.data_ptr() == given.data_ptr() for own, given in shared)
-
-
-def test_the_encoder_follows_the_dtype_of_the_base():
     base = tiny_sd_pipeline().to(torch.float16)
     encoder = tiny_encoder()
     pipe = with_text_encoder(base, encoder)
@@ -183,30 +180,25 @@ def test_loading_from_folders(base_folder, encoder_dir):
     assert own.encode_prompt(SHORT, "cpu", 1, False, clip_skip=1)[0].shape == (1, 77, 32)
 
 
-def test_a_77_encoder_is_refused_unless_allowed(base, tmp_path):
+def test_what_does_not_fit_a_pipeline_is_told(base, tmp_path):
     save_clip_model(tmp_path)
     with pytest.raises(ValueError, match=r"has 77 positions but needs 248; lengthen it with stretch\(\)"):
         with_text_encoder(base, tmp_path)
     assert with_text_encoder(base, tmp_path, min_positions=77).tokenizer.model_max_length == 77
-
-
-def test_an_encoder_that_does_not_fit_is_told(base):
     with pytest.raises(ValueError, match="is 64 wide and text_encoder of this base is 32 wide"):
         with_text_encoder(base, tiny_encoder(width=64))
     with pytest.raises(ValueError, match="reads 77 tokens, its encoder has 248 positions"):
         with_text_encoder(base, TextEncoder(tiny_encoder().model, tiny_tokenizer(77)))
-
-
-def test_another_vocabulary_is_told():
+    other = TwoEncoders(base.text_encoder, base.text_encoder, base.tokenizer, base.unet)
+    for call in (lambda: with_text_encoder(other, tiny_encoder()), lambda: encode_prompt(other, SHORT)):
+        with pytest.raises(ValueError, match="TwoEncoders is of another family"):
+            call()
     base = tiny_sd_pipeline()
     base.tokenizer.add_tokens(["<pad>"])
     base.tokenizer.pad_token = "<pad>"
     base.text_encoder.resize_token_embeddings(END + 2)
     with pytest.raises(ValueError, match="has the added token '<pad>', which the encoder lacks"):
         with_text_encoder(base, tiny_encoder())
-
-
-def test_an_offloaded_pipeline_is_told():
     base = tiny_sd_pipeline()
     base.unet._hf_hook = object()
     with pytest.raises(ValueError, match="offloaded already"):
@@ -217,10 +209,3 @@ class TwoEncoders(DiffusionPipeline):
     def __init__(self, text_encoder, text_encoder_2, tokenizer, unet):
         super().__init__()
         self.register_modules(text_encoder=text_encoder, text_encoder_2=text_encoder_2, tokenizer=tokenizer, unet=unet)
-
-
-def test_another_family_is_told(base):
-    other = TwoEncoders(base.text_encoder, base.text_encoder, base.tokenizer, base.unet)
-    for call in (lambda: with_text_encoder(other, tiny_encoder()), lambda: encode_prompt(other, SHORT)):
-        with pytest.raises(ValueError, match="TwoEncoders is of another family"):
-            call()

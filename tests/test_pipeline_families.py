@@ -200,7 +200,7 @@ def test_forms_that_start_from_a_picture(make, inputs):
     assert not torch.equal(first, second)
 
 
-def test_sdxl_with_controlnet_reads_to_the_end():
+def test_sdxl_with_controlnet_and_animatediff_read_to_the_end():
     controlnet = tiny_controlnet_pipeline().controlnet
     parts = tiny_sdxl().components
     assert "controlnet" not in parts
@@ -208,9 +208,6 @@ def test_sdxl_with_controlnet_reads_to_the_end():
     pipe = with_text_encoder(base, tiny_encoder())
     assert (type(pipe), pipe.controlnet) == (StableDiffusionXLControlNetPipeline, controlnet)
     assert pipe.encode_prompt(LONG_PROMPT)[0].shape == (1, 248, 80)
-
-
-def test_animatediff_reads_to_the_end():
     base = tiny_animatediff()
     pipe = with_text_encoder(base, tiny_encoder())
     assert (type(pipe), pipe.unet) == (type(base), base.unet)

@@ -20,8 +20,16 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "pipelines.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_every_block_is_run_here():
+def test_every_block_is_run_here_and_embeddings_take_a_lora_scale(monkeypatch):
     assert len(BLOCKS) == 3
+    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", peft.__version__)
+    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
+    pipe.text_encoder.add_adapter(peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "style")
+    names = {"encode_prompt": encode_prompt, "pipe": pipe, "prompt": LONG_PROMPT * 2}
+    exec(BLOCKS[1], names)
+    assert names["embeddings"]["cross_attention_kwargs"] == {"scale": 0.7}
+    with pytest.raises(TypeError, match="multiple values"):
+        draw_family(pipe, **names["embeddings"], cross_attention_kwargs={"scale": 1.0})
 
 
 def test_a_file_of_stable_diffusion_3_without_t5(tmp_path, monkeypatch):
@@ -37,17 +45,6 @@ def test_a_file_of_stable_diffusion_3_without_t5(tmp_path, monkeypatch):
     names = {"load_debias_pipeline": load_debias_pipeline, "torch": torch}
     exec(line, names)
     assert [row.origin for row in describe_encoders(names["pipe"])] == ["given", "stretched"]
-
-
-def test_embeddings_with_a_lora_scale(monkeypatch):
-    monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", peft.__version__)
-    pipe = with_text_encoder(tiny_sd_pipeline(), tiny_encoder())
-    pipe.text_encoder.add_adapter(peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "style")
-    names = {"encode_prompt": encode_prompt, "pipe": pipe, "prompt": LONG_PROMPT * 2}
-    exec(BLOCKS[1], names)
-    assert names["embeddings"]["cross_attention_kwargs"] == {"scale": 0.7}
-    with pytest.raises(TypeError, match="multiple values"):
-        draw_family(pipe, **names["embeddings"], cross_attention_kwargs={"scale": 1.0})
 
 
 def save_lora(pipe, folder):

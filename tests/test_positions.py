@@ -11,10 +11,14 @@ def table() -> torch.Tensor:
     return torch.randn(77, 5, generator=torch.Generator().manual_seed(0))
 
 
-def test_hand_values() -> None:
+def test_hand_values_and_the_input_is_not_changed(table: torch.Tensor) -> None:
     table = torch.tensor([[7.0], [10.0], [14.0], [22.0]])
     expected = [7, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24, 26, 28]
     assert stretch_positions(table, keep=1).flatten().tolist() == expected
+    before = table.clone()
+    stretch_positions(table).add_(1)
+    merge_position_tables(table, table + 1).add_(1)
+    assert torch.equal(table, before)
 
 
 @pytest.mark.parametrize(("old", "new"), [(77, 248), (64, 196), (32, 68)])
@@ -22,8 +26,13 @@ def test_lengths(old: int, new: int) -> None:
     assert stretch_positions(torch.zeros(old, 3)).shape == (new, 3)
 
 
-def test_first_20_rows_are_the_old_ones(table: torch.Tensor) -> None:
+def test_old_rows_are_found_again_and_half_precision_is_interpolated_in_single(table: torch.Tensor) -> None:
     assert torch.equal(stretch_positions(table)[:20], table[:20])
+    assert torch.equal(stretch_positions(table)[20::4], table[20:])
+    half = table.half()
+    stretched = stretch_positions(half)
+    assert stretched.dtype == torch.float16
+    assert torch.equal(stretched, stretch_positions(half.float()).half())
 
 
 @pytest.mark.parametrize("i", [0, 1, 27, 55])
@@ -37,24 +46,6 @@ def test_rows_between(table: torch.Tensor, i: int, j: int) -> None:
 def test_last_four_rows_continue_the_last_slope(table: torch.Tensor, j: int) -> None:
     expected = table[76] + j * (table[76] - table[75]) / 4
     torch.testing.assert_close(stretch_positions(table)[244 + j], expected)
-
-
-def test_old_rows_from_20_are_found_every_fourth(table: torch.Tensor) -> None:
-    assert torch.equal(stretch_positions(table)[20::4], table[20:])
-
-
-def test_half_precision_is_interpolated_in_single(table: torch.Tensor) -> None:
-    half = table.half()
-    stretched = stretch_positions(half)
-    assert stretched.dtype == torch.float16
-    assert torch.equal(stretched, stretch_positions(half.float()).half())
-
-
-def test_input_is_not_changed(table: torch.Tensor) -> None:
-    before = table.clone()
-    stretch_positions(table).add_(1)
-    merge_position_tables(table, table + 1).add_(1)
-    assert torch.equal(table, before)
 
 
 def test_merge_equals_the_two_table_sum(table: torch.Tensor) -> None:
@@ -74,12 +65,9 @@ def test_keep_out_of_range(table: torch.Tensor, keep: int) -> None:
         stretch_positions(table, keep=keep)
 
 
-def test_factor_out_of_range(table: torch.Tensor) -> None:
+def test_a_factor_out_of_range_and_tables_that_do_not_fit_are_refused(table: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="factor is 0, a stretch needs 1 or more"):
         stretch_positions(table, factor=0)
-
-
-def test_merge_refuses_what_does_not_fit(table: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="keep is 78 for tables of 77 positions"):
         merge_position_tables(table, table, keep=78)
     with pytest.raises(ValueError, match=r"frozen position table is \(77, 5\) and the trained one \(248, 5\)"):

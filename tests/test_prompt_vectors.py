@@ -41,25 +41,28 @@ def test_vectors_of_one_learnt_token_stay_together(typed):
     assert windows[1][0].ids[:3] == added(0, 1, 2)
 
 
-def test_a_learnt_token_at_the_end_of_a_window_moves_to_the_next():
+def test_a_learnt_token_at_the_end_of_a_window_moves_to_the_next_and_a_longer_one_is_cut():
     tokenizer = vectors_tokenizer(3)
     (first,), (second,) = split_prompt([tokenizer], "cat " * 244 + "<toy> dog", window=248, convert=convert)
     assert len(first.ids) == 244
     assert second.ids == (*added(0, 1, 2), *ids_of("dog"))
-
-
-def test_more_vectors_than_a_window_are_cut():
     tokenizer = vectors_tokenizer(7)
     windows = split_prompt([tokenizer], "cat <toy> dog", window=5, convert=convert)
     assert [len(one.ids) for (one,) in windows] == [1, 3, 3, 1, 1]
     assert [id_ for (one,) in windows for id_ in one.ids] == [2368, *added(*range(7)), *ids_of("dog")]
 
 
-def test_a_word_that_looks_like_a_later_vector_is_a_word():
+def test_a_word_that_looks_like_a_vector_is_a_word_and_small_letters_are_read_as_diffusers_does():
     tokenizer = tiny_tokenizer(77)
     tokenizer.add_tokens(["style_1"])
     windows = split_prompt([tokenizer], "cat style_1", window=3, convert=convert)
     assert [one.text.strip() for (one,) in windows] == ["cat", "style_1"]
+    # Case 114: where its own conversion is right, ours gives the same ids.
+    tokenizer = vectors_tokenizer(3)
+    for text in ("a <toy> cat", "<toy>, <toy>.", "in <toy>'s house é", "no such thing"):
+        stock = tokenizer(convert(text, tokenizer), add_special_tokens=False, verbose=False).input_ids
+        ((window,),) = split_prompt([tokenizer], text, window=77, convert=convert)
+        assert list(window.ids) == stock
 
 
 def test_each_encoder_gets_the_same_text():
@@ -74,12 +77,9 @@ def test_each_encoder_gets_the_same_text():
         assert joined == tokenizer(convert(prompt, tokenizer), add_special_tokens=False, verbose=False).input_ids
 
 
-def test_all_vectors_of_a_learnt_token_have_its_weight():
+def test_all_vectors_of_a_learnt_token_count_and_have_its_weight():
     ((only,),) = split_prompt([vectors_tokenizer(3)], "a (<toy>:1.5) b", window=77, weighting="a1111", convert=convert)
     assert only.weights == (1.0, 1.5, 1.5, 1.5, 1.0)
-
-
-def test_a_learnt_token_counts_with_all_its_vectors():
     tokenizer = vectors_tokenizer(3)
     assert TokenizedPrompt.read([tokenizer], "cat " * 72 + "<toy>", convert=convert).fits(77)
     assert not TokenizedPrompt.read([tokenizer], "cat " * 73 + "<toy>", convert=convert).fits(77)
@@ -134,12 +134,3 @@ def test_all_vectors_are_read_whatever_the_case_and_never_inside_a_word(text, re
     ((window,),) = split_prompt([tokenizer], text, window=77, convert=convert)
     assert list(window.ids) == wanted
     assert count_slot(tokenizer, text, lengths=[77], convert=convert).tokens == len(wanted)
-
-
-def test_learnt_tokens_in_small_letters_are_read_as_diffusers_reads_them():
-    """Case 114: where its own conversion is right, ours gives the same ids."""
-    tokenizer = vectors_tokenizer(3)
-    for text in ("a <toy> cat", "<toy>, <toy>.", "in <toy>'s house é", "no such thing"):
-        stock = tokenizer(convert(text, tokenizer), add_special_tokens=False, verbose=False).input_ids
-        ((window,),) = split_prompt([tokenizer], text, window=77, convert=convert)
-        assert list(window.ids) == stock

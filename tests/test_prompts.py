@@ -93,24 +93,15 @@ def test_real_texts_lose_nothing_and_end_at_sentences(name, caplog, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_prompt_that_fits_is_one_window():
+def test_windows_end_at_sentence_ends_and_hold_as_many_as_fit():
     assert len(windows_of("cat " * 75)) == 1
     assert len(windows_of("cat " * 76)) == 2
-
-
-def test_windows_end_at_sentence_ends():
     texts = texts_of(LONG_PROMPT)
     assert len(texts) in (2, 3)
     assert all(text.endswith(".") for text in texts)
     assert sum(text.count(".") for text in texts) == len(split_sentences(LONG_PROMPT))
-
-
-def test_as_many_sentences_as_fit_share_a_window():
     sentence = "one two three four."  # 5 tokens
     assert [len(one.ids) for one in windows_of(" ".join([sentence] * 4), 13)] == [10, 10]
-
-
-def test_a_number_is_no_sentence_end():
     prompt = "cat cat cat cat cat cat 3.5 m tall. " + "dog " * 10
     assert texts_of(prompt, 14)[0].endswith("tall.")
 
@@ -139,70 +130,57 @@ def test_a_sign_inside_a_word_or_a_number_ends_no_clause(first):
     assert texts_of(f"{first} five six", 2 + len(ids_of(first)))[0] == first
 
 
-def test_a_list_without_spaces_is_cut_at_its_commas():
+def test_lists_are_cut_at_commas_and_long_words_between_characters_or_bytes():
     tags = ["cyberpunk", "sci-fi", "dark-fantasy", "portrait 400", "8k", "soft light"]
     texts = texts_of(",".join(tags * 10))
     assert len(texts) > 1
     assert all(text.endswith(",") for text in texts[:-1])
     assert [tag for text in texts for tag in text.strip(",").split(",")] == tags * 10
-
-
-def test_without_clauses_a_word_is_not_cut():
     prompt = "cartilaginous " * 20
     length = len(ids_of("cartilaginous"))
     assert length > 1
     assert [len(one.ids) for one in windows_of(prompt, 2 + 2 * length + 1)] == [2 * length] * 10
-
-
-def test_a_word_longer_than_a_window_is_cut_between_characters():
     texts = texts_of("猫" * 200 + " 👩🏽‍🚀" * 3, 20)
     assert "".join(texts).replace(" ", "") == "猫" * 200 + "👩🏽‍🚀" * 3
     assert all(text[-1] in "猫🚀" for text in texts)
-
-
-def test_a_character_longer_than_a_window_is_cut_by_its_bytes():
     (first,) = {len(ids_of(sign)) for sign in "猫"}
     windows = windows_of("猫", 3)
     assert [one.text for one in windows] == ["猫", *[""] * (first - 1)]
     assert [id_ for one in windows for id_ in one.ids] == ids_of("猫")
 
 
-def test_typed_special_tokens_are_spelled_out():
+def test_typed_special_tokens_are_spelled_out_and_a_padded_window_is_the_tokenizers():
     (only,) = windows_of("<|endoftext|> cat")
     assert only.ids == (27, 347, 40786, 4160, 91, 285, 2368)
+    padded = TOKENIZER("a red cat", padding="max_length", max_length=77).input_ids
+    (rows,) = PromptBatch([Reader(TOKENIZER, 77)], [[["a red cat"]]]).rows(window=77)
+    assert rows.sides == [[[tuple(padded)]]]
+    with pytest.raises(ValueError, match="window is 2, start, end and one token need 3; use 77 or 248."):
+        windows_of("a cat", 2)
 
 
-def test_weights_are_per_token_and_change_no_id():
+def test_weights_are_per_token_and_markup_uses_no_tokens():
     (only,) = windows_of("a (red:1.3) cartilaginous [cat].", weighting="a1111")
     assert list(only.ids) == ids_of("a red cartilaginous cat.")
     words = len(ids_of("cartilaginous"))
     assert only.weights == (1.0, 1.3, *[1.0] * words, pytest.approx(1 / 1.1), 1.0)
-
-
-def test_markup_uses_no_tokens():
     tags = [f"tag{number}" for number in range(1, 31)]
     prompt = ", ".join(f"({tag}:{max(0.04, 1 - number / 30):.2f})" for number, tag in enumerate(tags))
     marked, plain = windows_of(prompt, 248, weighting="a1111"), windows_of(", ".join(tags), 248)
     assert [one.ids for one in marked] == [one.ids for one in plain]
     assert len(windows_of(prompt, 248)[0].ids) > 2 * len(plain[0].ids)
-
-
-def test_a_token_over_a_border_has_the_first_weight():
     (only,) = windows_of("(cat.:1.3), dog", weighting="a1111")
     assert list(only.ids) == ids_of("cat., dog")
     assert only.weights == (1.3, 1.3, 1.0)
 
 
-def test_break_begins_a_window_and_is_no_token():
+def test_break_begins_a_window_is_no_token_and_a_long_part_has_several_windows():
     windows = windows_of("red cat BREAK blue dog", weighting="a1111")
     assert [list(one.ids) for one in windows] == [ids_of("red cat"), ids_of("blue dog")]
     assert len(windows_of("x BREAK BREAK y", weighting="a1111")) == 2
     assert len(windows_of("BREAK", weighting="a1111")) == 1
     assert len(windows_of("BREAKFAST table", weighting="a1111")) == 1
     assert len(windows_of("red cat BREAK blue dog")) == 1
-
-
-def test_a_long_part_between_breaks_has_several_windows():
     windows = windows_of("cat " * 80 + "BREAK " + "dog " * 80, weighting="a1111")
     assert [len(one.ids) for one in windows] == [75, 5, 75, 5]
 
@@ -242,17 +220,6 @@ def test_prompts_that_people_lost_the_end_of_fit_in_248(prompt, tokens, windows,
     assert len(windows_of(prompt, 77)) == windows
     assert caplog.text == ""
     assert capfd.readouterr().err == ""
-
-
-def test_a_padded_window_is_what_the_tokenizer_makes():
-    padded = TOKENIZER("a red cat", padding="max_length", max_length=77).input_ids
-    (rows,) = PromptBatch([Reader(TOKENIZER, 77)], [[["a red cat"]]]).rows(window=77)
-    assert rows.sides == [[[tuple(padded)]]]
-
-
-def test_a_window_without_room_is_refused():
-    with pytest.raises(ValueError, match="window is 2, start, end and one token need 3; use 77 or 248."):
-        windows_of("a cat", 2)
 
 
 @pytest.mark.parametrize(

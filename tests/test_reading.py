@@ -14,7 +14,6 @@ from tiny_sets import caption, make_folder
 from tiny_world import save_tiny_clip
 from transformers import CLIPModel, SiglipModel
 
-from debias_sd import cli
 from debias_sd.datasets.world import world_prompts
 from debias_sd.measure.attention import TokenAttention, _tokens_by_word, pooled_attention
 from debias_sd.measure.changes import texts_of
@@ -177,18 +176,12 @@ def test_equal_encoders_have_no_difference_and_the_order_changes_nothing(world):
             assert set(found["difference"] + found["low"] + found["high"]) == {0.0}
 
 
-def call(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(world, siglip_folder, tmp_path, capsys):  # noqa: F811
+def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(world, siglip_folder, tmp_path, call):  # noqa: F811
     (tmp_path / "mine.jsonl").write_text("\n".join(json.dumps({"caption": text}) for text in [*CAPTIONS, ""]))
     encoders = ("--encoder", f"long-s0={world / 'long'}", f"siglip={siglip_folder}")
     sets = ("--data", world / "own", "--captions", tmp_path / "mine.jsonl")
     options = ("--cache", tmp_path / "cache", "--samples", 20, "--count", 6, "--out", tmp_path / "r.json")
-    code, said, err = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
+    code, said, err = call("evaluate", "attention", *encoders, *sets, *options)
     assert code == 0, err
     assert said.count("last quarter against an average place (1): attention ") == 4
     assert "mine.jsonl: 1 caption without text left out." in err
@@ -200,9 +193,7 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
     assert report.encoders["siglip"]["reading"]["mine"]["attention"]["pooled_at"] == "last slot"
     assert list(report.extra["reading_differences"]["mine"]) == ["long-s0 - siglip"]
     first = report.encoders
-    code, said, err = call(
-        capsys, "report", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plots", tmp_path / "p"
-    )
+    code, said, err = call("report", tmp_path / "r.json", "--html", tmp_path / "r.html", "--plots", tmp_path / "p")
     assert (code, err) == (0, "")
     drop = first["siglip"]["reading"]["mine"]["drop"]["relative"]["by_quarter"]
     cell = f"{drop['mean'][3]:.2f} ({drop['low'][3]:.2f} to {drop['high'][3]:.2f})"
@@ -213,7 +204,7 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
     assert {path.name for path in (tmp_path / "p").iterdir()} == names
     page = (tmp_path / "r.html").read_text()
     assert page.count('src="data:image/png;base64,') == len(names)
-    code, _, _ = call(capsys, "evaluate", "attention", *encoders, *sets, *options)
+    code, _, _ = call("evaluate", "attention", *encoders, *sets, *options)
     assert Report.read(tmp_path / "r.json").encoders == first
     assert Report.read(tmp_path / "r.json").extra["work"]["siglip"]["texts"] == 0
 
@@ -230,11 +221,11 @@ def test_the_command_reads_sets_and_files_and_its_report_makes_tables_and_plots(
         ),
     ],
 )
-def test_a_fault_is_one_sentence(world, tmp_path, monkeypatch, capsys, arguments, sentence):
+def test_a_fault_is_one_sentence(world, tmp_path, monkeypatch, call, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short.txt").write_text("one\ntwo\n")
     end = ("--encoder", f"long={world / 'long'}", "--no-cache", "--out", tmp_path / "r.json")
-    code, _, err = call(capsys, "evaluate", *arguments, *end)
+    code, _, err = call("evaluate", *arguments, *end)
     assert (code, err.count("\n")) == (2, 1)
     assert sentence in err
     assert not (tmp_path / "r.json").exists()

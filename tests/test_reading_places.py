@@ -16,16 +16,7 @@ CAPTIONS = [
 ]
 
 
-def test_captions_of_one_sentence_are_left_out_and_white_space_is_folded():
-    texts, short = texts_of(CAPTIONS)
-    assert short == 1
-    assert texts[0].whole == "A harbour at dawn. A red boat lies there. Nobody answers."
-    assert texts[0].words == [4, 5, 2]
-    assert texts[0].starts == [0, 4, 9]
-    assert len(texts[1].sentences) == 4
-
-
-def test_every_sentence_is_dropped_once_at_its_place():
+def test_every_sentence_is_dropped_once_at_its_place_and_captions_of_one_are_left_out():
     texts, _ = texts_of(CAPTIONS)
     drops = drops_of(texts)
     assert len(drops) == 3 + 4
@@ -34,6 +25,13 @@ def test_every_sentence_is_dropped_once_at_its_place():
     for drop in drops:
         gone = set(texts[drop.place.caption].sentences) - set(split_sentences(drop.text))
         assert gone == {texts[drop.place.caption].sentences[drop.place.sentence]}
+    texts, short = texts_of(CAPTIONS)
+    assert short == 1
+    assert texts[0].whole == "A harbour at dawn. A red boat lies there. Nobody answers."
+    assert texts[0].words == [4, 5, 2]
+    assert texts[0].starts == [0, 4, 9]
+    assert len(texts[1].sentences) == 4
+    assert [swap.place.caption for swap in swaps_of([Text(("?!", "...")), Text(("A dog.", "!!"))])] == [1]
 
 
 def test_one_word_a_sentence_is_swapped_by_the_rules():
@@ -62,7 +60,7 @@ def test_words_are_only_put_in_where_every_encoder_knows_them():
         assert new <= {"blue", "green", "sleeps", "a", "an"}
 
 
-def test_bins():
+def test_bins_of_no_draw_are_null_and_differences_are_paired_within_captions():
     places = [Place(0, 0, 4, 0), Place(0, 3, 4, 39), Place(0, 30, 40, 999)]
     bins = bins_of(places)
     assert bins["by_sentence"].tolist() == [0, 3, 11]
@@ -71,6 +69,13 @@ def test_bins():
     assert [len(names_of(way)) for way in bins] == [12, 12, 4]
     assert (names_of("by_sentence")[0], names_of("by_sentence")[-1]) == ("1", "12+")
     assert word_bin(219) == 10
+    table = np.array([[1.0, 2.0], [1.0, np.nan]])
+    found = spread_of(table, np.array([[0.0, 2.0]]), ["a", "b"])
+    assert (found["low"], found["high"]) == ([1.0, None], [1.0, None])
+    assert spread_of(table[:, :0], np.array([[0.0, 2.0]]), [])["mean"] == []
+    one = np.array([[1.0], [5.0], [9.0]])
+    found = difference_of(one + 0.25, one, draws_of(3, samples=50), ["a"])
+    assert found["difference"] == found["low"] == found["high"] == [0.25]
 
 
 def test_a_caption_counts_once_in_a_bin_and_intervals_are_those_of_captions():
@@ -84,23 +89,6 @@ def test_a_caption_counts_once_in_a_bin_and_intervals_are_those_of_captions():
     assert (found["low"], found["high"]) == ([2.0, 5.0], [10.0, 5.0])
     by_hand = [np.nanmean(np.repeat(table[:2, 0], row[:2].astype(int))) for row in draws if row[:2].any()]
     np.testing.assert_allclose(drawn_means(table, draws)[draws[:, :2].any(axis=1), 0], by_hand)
-
-
-def test_a_difference_is_paired_within_captions():
-    one = np.array([[1.0], [5.0], [9.0]])
-    found = difference_of(one + 0.25, one, draws_of(3, samples=50), ["a"])
-    assert found["difference"] == found["low"] == found["high"] == [0.25]
-
-
-def test_a_bin_that_no_draw_has_is_null_and_no_nan():
-    table = np.array([[1.0, 2.0], [1.0, np.nan]])
-    found = spread_of(table, np.array([[0.0, 2.0]]), ["a", "b"])
-    assert (found["low"], found["high"]) == ([1.0, None], [1.0, None])
-    assert spread_of(table[:, :0], np.array([[0.0, 2.0]]), [])["mean"] == []
-
-
-def test_a_text_of_no_words_has_no_place():
-    assert [swap.place.caption for swap in swaps_of([Text(("?!", "...")), Text(("A dog.", "!!"))])] == [1]
 
 
 def test_the_thing_of_a_sentence_is_changed_where_the_summary_does_not_name_it_too():

@@ -14,12 +14,15 @@ from debias_sd.report import Report, check_writable, hash_texts, split_name, wri
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_report_comes_back_as_it_was_written(tmp_path):
+def test_a_report_comes_back_as_it_was_written_by_its_names_and_hashes(tmp_path):
     report = Report("retrieval", {"seed": 0}, {"base-s0": {"sha256": "0"}}, command="debias-sd evaluate", seconds=1.5)
     path = report.write(tmp_path / "new" / "report.json")
     assert Report.read(path) == report
     assert report.versions["torch"]
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
+    assert split_name("long-clip-l0.5-f2") == ("long-clip-l0.5", "f2")
+    assert split_name("my-encoder") == ("my-encoder", None)
+    assert hash_texts(["a", "b"]) != hash_texts(["b", "a"])
 
 
 def test_a_report_with_nan_is_not_written_and_the_old_one_stays(tmp_path):
@@ -51,12 +54,6 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path):
         write_atomically(tmp_path / "file" / "report.json", b"")
 
 
-def test_names_and_hashes():
-    assert split_name("long-clip-l0.5-f2") == ("long-clip-l0.5", "f2")
-    assert split_name("my-encoder") == ("my-encoder", None)
-    assert hash_texts(["a", "b"]) != hash_texts(["b", "a"])
-
-
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """Reports of tiny random encoders by the real command: two seeds of two recipes, one base."""
@@ -68,7 +65,7 @@ def reports(tmp_path_factory):
     folder = root / "results"
     for kind in ("retrieval", "attention", "fidelity"):
         options = [f"{name}={path}" for name, path in names.items()]
-        command = ["evaluate", kind, "--count", "8", "--samples", "50", "--out", str(folder / f"{kind}.json")]
+        command = ["evaluate", kind, "--count", "6", "--samples", "20", "--out", str(folder / f"{kind}.json")]
         command += ["--encoder", *options]
         if kind == "fidelity":
             command += ["--base", str(root / "sd"), "--steps", "1"]

@@ -16,7 +16,7 @@ ODD = ("_a$b", "x|y`z", "<b>bold</b>", "two\nlines", "größe 猫", "$\\frac{1}$
 def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("odd")
     save_clip_model(root / "clip", length=248)
-    data = ("--data", f"docci:{make_docci(root / 'docci')}", "--samples", 5, "--cache", root / "cache")
+    data = ("--data", f"docci:{make_docci(root / 'docci', count=4)}", "--samples", 5, "--cache", root / "cache")
     named = [f"{name}={root / 'clip'}" for name in ODD]
     for kind, extra in (("retrieval", ("--probes", "debias", "length")), ("attention", ())):
         arguments = ("evaluate", kind, "--encoder", *named, *data, *extra, "--out", root / f"{kind}.json")
@@ -31,15 +31,9 @@ def world(tmp_path_factory):
     return root
 
 
-def call(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_reports_of_all_kinds_and_encoders_of_odd_names_make_one_page(world, tmp_path, capsys):
+def test_reports_of_all_kinds_and_encoders_of_odd_names_make_one_page(world, tmp_path, call):
     reports = [world / name for name in ("retrieval.json", "attention.json", "world.json", "f.json")]
-    code, out, err = call(capsys, "report", *reports, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots")
+    code, out, err = call("report", *reports, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots")
     assert (code, err) == (0, "")
     for section in ("docci, text to image", "docci: what is read, by sentence", "world: what is read", "### step"):
         assert section in out
@@ -53,16 +47,13 @@ def test_reports_of_all_kinds_and_encoders_of_odd_names_make_one_page(world, tmp
     assert (tmp_path / "plots" / "docci-length-t2i.png").is_file()
 
 
-def test_the_effective_length_is_a_table(world, capsys):
-    _, out, _ = call(capsys, "report", world / "retrieval.json")
+def test_the_effective_length_is_a_table_and_the_same_report_twice_is_one_sentence(world, call):
+    _, out, _ = call("report", world / "retrieval.json")
     section = out.split("### docci, text to image: R@1 under each probe")[1].split("###")[0]
     found = Report.read(world / "retrieval.json").encoders["_a$b"]["sets"]["docci"]["probes"]
     for name in (f"words{count}" for count in range(10, 70, 10)):
         assert f"| {name} | {found[name]['t2i']['r1']:.2f} |" in section
-
-
-def test_the_same_report_twice_is_one_sentence(world, capsys):
-    code, _, err = call(capsys, "report", world / "f.json", world / "f.json")
+    code, _, err = call("report", world / "f.json", world / "f.json")
     assert (code, err.count("\n")) == (2, 1)
     assert "two reports give a (f); rename one of the files, or give each only once." in err
 
@@ -82,23 +73,23 @@ def _probes_of_text(report):
 
 
 @pytest.mark.parametrize("edit", [_without_sets, _list_of_encoders, _probes_of_text])
-def test_an_edited_report_is_one_sentence_and_nothing_is_written(world, tmp_path, capsys, edit):
+def test_an_edited_report_is_one_sentence_and_nothing_is_written(world, tmp_path, call, edit):
     content = json.loads((world / "retrieval.json").read_text())
     edit(content)
     (tmp_path / "r.json").write_text(json.dumps(content))
-    code, _, err = call(capsys, "report", tmp_path / "r.json", "--html", tmp_path / "p.html")
+    code, _, err = call("report", tmp_path / "r.json", "--html", tmp_path / "p.html")
     assert (code, err.count("\n")) == (2, 1)
     assert "it was edited or is of another version; measure again." in err
     assert not (tmp_path / "p.html").exists()
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "[]", '{"kind": 1}', "", "\ufeff{}", "\0"])
-def test_what_is_no_report_is_one_sentence(tmp_path, capsys, content):
+def test_what_is_no_report_is_one_sentence(tmp_path, call, content):
     (tmp_path / "r.json").write_text(content)
-    code, _, err = call(capsys, "report", tmp_path / "r.json")
+    code, _, err = call("report", tmp_path / "r.json")
     assert (code, err.count("\n")) == (2, 1)
     assert "r.json is not a report of `debias-sd evaluate`; make it again." in err
-    code, _, err = call(capsys, "report", tmp_path)
+    code, _, err = call("report", tmp_path)
     assert (code, "cannot be read (Is a directory)" in err) == (2, True)
 
 

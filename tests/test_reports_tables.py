@@ -32,12 +32,6 @@ def world(tmp_path_factory):
     return root
 
 
-def call(capsys, *arguments):
-    code = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def rows_of(markdown: str, title: str) -> list[list[str]]:
     section = markdown.split(f"### {title}\n")[1].split("\n###")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
@@ -54,8 +48,8 @@ def test_the_published_numbers_are_those_of_the_data_file():
     assert all(0 < value < 100 for table in published_tables() for row in table.rows for value in row.values.values())
 
 
-def test_markdown_has_the_numbers_of_the_report(world, capsys):
-    code, text, _ = call(capsys, "report", world / "a.json")
+def test_markdown_has_the_numbers_of_the_report(world, call):
+    code, text, _ = call("report", world / "a.json")
     assert code == 0
     found = Report.read(world / "a.json").encoders["mine"]["sets"]["docci"]["probes"]
     head, ours, mine = rows_of(text, "docci, text to image")
@@ -69,8 +63,8 @@ def test_markdown_has_the_numbers_of_the_report(world, capsys):
     assert "published results have 5,000 pictures" in text
 
 
-def test_ours_stand_beside_the_published_rows_with_the_difference(world, capsys):
-    _, text, _ = call(capsys, "report", world / "a.json")
+def test_ours_stand_beside_the_published_rows_with_the_difference(world, call):
+    _, text, _ = call("report", world / "a.json")
     rows = {row[0]: row[1:] for row in rows_of(text, "Robustness on DOCCI: Keep, Move, Remove, text to image")}
     assert rows["DeBias-CLIP B/16"] == ["79.96", "76.68", "66.7"]
     ours = [float(cell) for cell in rows["**debias-b16-s0**"]]
@@ -80,42 +74,38 @@ def test_ours_stand_beside_the_published_rows_with_the_difference(world, capsys)
     assert "In bold: measured here. **Not the published pool: docci.**" in text
 
 
-def test_two_reports_are_compared_and_encoders_of_one_name_told_apart(world, tmp_path, capsys):
+def test_two_reports_are_compared_and_encoders_of_one_name_told_apart(world, tmp_path, call):
     content = json.loads((world / "a.json").read_text())
     content["encoders"]["mine"]["sets"]["docci"]["texts_sha256"] = "0"
     (tmp_path / "b.json").write_text(json.dumps(content))
-    _, text, _ = call(capsys, "report", world / "a.json", tmp_path / "b.json")
+    _, text, _ = call("report", world / "a.json", tmp_path / "b.json")
     labels = [row[0] for row in rows_of(text, "docci, text to image")]
     assert labels == ["", "debias-b16-s0 (a)", "mine (a)", "debias-b16-s0 (b)", "mine (b)"]
     assert "measured on different captions: these rows cannot be compared" in text
     content["encoders"]["mine"]["sets"]["docci"]["pictures_sha256"] = "0"
     (tmp_path / "b.json").write_text(json.dumps(content))
-    _, text, _ = call(capsys, "report", world / "a.json", tmp_path / "b.json")
+    _, text, _ = call("report", world / "a.json", tmp_path / "b.json")
     assert "measured on different captions and pictures: these rows cannot be compared" in text
     del content["encoders"]["debias-b16-s0"]["sets"]["docci"]["pictures_sha256"]  # a report of an older version
     content["encoders"] = {"debias-b16-s0": content["encoders"]["debias-b16-s0"]}
     (tmp_path / "b.json").write_text(json.dumps(content))
-    _, text, _ = call(capsys, "report", world / "a.json", tmp_path / "b.json")
+    _, text, _ = call("report", world / "a.json", tmp_path / "b.json")
     assert "were measured on different" not in text
-    code, _, err = call(capsys, "report", world / "a.json", world / "a.json")
+    code, _, err = call("report", world / "a.json", world / "a.json")
     assert (code, "two reports give debias-b16-s0 (a); rename one" in err) == (2, True)
 
 
-def test_other_kinds_show_their_numbers(tmp_path, capsys):
+def test_other_kinds_show_their_numbers(tmp_path, call):
     for name, score in (("a", 50.0), ("b", 61.25)):
         result = {"late_detail": score, "floor": {"late_detail": None}, "parts": {"colour": 1}, "list": [1, 2]}
         Report("speed", {"seed": 0}, {f"{name}-s0": result}).write(tmp_path / f"{name}.json")
-    _, text, _ = call(capsys, "report", tmp_path / "a.json", tmp_path / "b.json")
-    assert rows_of(text, "speed") == [
-        ["", "a-s0", "b-s0"],
-        ["late_detail", "50", "61.25"],
-        ["parts colour", "1", "1"],
-    ]
+    _, text, _ = call("report", tmp_path / "a.json", tmp_path / "b.json")
+    assert rows_of(text, "speed") == [["", "a-s0", "b-s0"], ["late_detail", "50", "61.25"], ["parts colour", "1", "1"]]
 
 
-def test_the_page_needs_nothing_beside_it_and_has_every_plot(world, tmp_path, capsys):
+def test_the_page_needs_nothing_beside_it_and_has_every_plot(world, tmp_path, call):
     page = tmp_path / "page.html"
-    assert call(capsys, "report", world / "a.json", "--html", page, "--plots", tmp_path / "plots")[0] == 0
+    assert call("report", world / "a.json", "--html", page, "--plots", tmp_path / "plots")[0] == 0
     text = page.read_text()
     assert not re.search(r"""(src|href)=["'](?!data:)""", text)
     assert "<script" not in text
@@ -129,27 +119,27 @@ def test_the_page_needs_nothing_beside_it_and_has_every_plot(world, tmp_path, ca
     assert "<strong>mine</strong>" in text
 
 
-def test_names_are_text_on_the_page(tmp_path, capsys):
+def test_names_are_text_on_the_page(tmp_path, call):
     Report("speed", {"seed": 0}, {"<b>x</b>": {"late": 1.0}}).write(tmp_path / "a.json")
-    assert call(capsys, "report", tmp_path / "a.json", "--html", tmp_path / "p.html")[0] == 0
+    assert call("report", tmp_path / "a.json", "--html", tmp_path / "p.html")[0] == 0
     assert "&lt;b&gt;x&lt;/b&gt;" in (tmp_path / "p.html").read_text()
 
 
-def test_without_matplotlib_plots_are_one_sentence_and_the_page_is_written(world, tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_plots_are_one_sentence_and_the_page_is_written(world, tmp_path, call, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    code, _, err = call(capsys, "report", world / "a.json", "--plots", tmp_path / "plots")
+    code, _, err = call("report", world / "a.json", "--plots", tmp_path / "plots")
     assert (code, err) == (
         2, "debias-sd: error: plots need matplotlib, which is not installed; install it: pip install matplotlib.\n",
     )  # fmt: skip
-    code, _, err = call(capsys, "report", world / "a.json", "--html", tmp_path / "page.html")
+    code, _, err = call("report", world / "a.json", "--html", tmp_path / "page.html")
     assert (code, "warning: plots need matplotlib" in err) == (0, True)
     assert "<table>" in (tmp_path / "page.html").read_text()
 
 
-def test_paper_measures_what_is_there_and_names_the_rest(world, tmp_path, capsys):
+def test_paper_measures_what_is_there_and_names_the_rest(world, tmp_path, call):
     encoder = ("--encoder", f"debias-b16-s0={world / 'debias'}", "--cache", world / "cache", "--samples", 5)
     out = tmp_path / "paper.json"
-    code, text, err = call(capsys, "evaluate", "paper", *encoder, "--data-root", world / "data", "--out", out)
+    code, text, err = call("evaluate", "paper", *encoder, "--data-root", world / "data", "--out", out)
     assert code == 0
     report = Report.read(out)
     sets = report.encoders["debias-b16-s0"]["sets"]
@@ -161,15 +151,15 @@ def test_paper_measures_what_is_there_and_names_the_rest(world, tmp_path, capsys
     rows = {row[0]: row[1:] for row in rows_of(text, "Retrieval, long and short captions, text to image")}
     assert rows[""] == ["urban1k keep", "docci keep", "coco keep"]
     assert "debias-b16-s0 - published" in rows
-    code, _, err = call(capsys, "evaluate", "paper", *encoder, "--data-root", tmp_path, "--out", tmp_path / "no.json")
+    code, _, err = call("evaluate", "paper", *encoder, "--data-root", tmp_path, "--out", tmp_path / "no.json")
     assert code == 2
     assert "holds none of urban1k, dci" in err
-    code, _, err = call(capsys, "evaluate", "paper", *encoder, "--out", tmp_path / "no.json")
+    code, _, err = call("evaluate", "paper", *encoder, "--out", tmp_path / "no.json")
     assert "--data-root is not set" in err
 
 
-def test_the_page_shows_the_captions_that_an_encoder_fails_on(world, tmp_path, capsys):
-    code, _, _ = call(capsys, "report", world / "a.json", "--html", tmp_path / "p.html")
+def test_the_page_shows_the_captions_that_an_encoder_fails_on(world, tmp_path, call):
+    code, _, _ = call("report", world / "a.json", "--html", tmp_path / "p.html")
     assert code == 0
     report, page = Report.read(world / "a.json"), (tmp_path / "p.html").read_text()
     examples = report.encoders["mine"]["sets"]["docci"]["examples"]
@@ -187,10 +177,10 @@ def test_the_page_shows_the_captions_that_an_encoder_fails_on(world, tmp_path, c
         assert picture.size == (48, 32)
 
 
-def test_what_is_no_picture_gets_into_no_address(world, tmp_path, capsys):
+def test_what_is_no_picture_gets_into_no_address(world, tmp_path, call):
     content = json.loads((world / "a.json").read_text())
     content["extra"]["pictures"]["docci"] = dict.fromkeys(content["extra"]["pictures"]["docci"], '"><script>1</script>')
     (tmp_path / "b.json").write_text(json.dumps(content))
-    assert call(capsys, "report", tmp_path / "b.json", "--html", tmp_path / "p.html")[0] == 0
+    assert call("report", tmp_path / "b.json", "--html", tmp_path / "p.html")[0] == 0
     assert "<script" not in (tmp_path / "p.html").read_text()
     assert "data:image/jpeg" not in (tmp_path / "p.html").read_text()

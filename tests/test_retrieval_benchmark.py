@@ -38,13 +38,12 @@ def test_the_report_holds_every_time_and_its_ratio(benchmark, tmp_path, capsys):
     assert capsys.readouterr().out.count("times quicker, goal") == 2
 
 
-def test_unequal_work_is_not_compared(benchmark, tmp_path, monkeypatch):
+def test_unequal_work_is_not_compared_and_counts_that_make_no_sense_are_one_sentence(
+    benchmark, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(benchmark, "padded", lambda towers, texts: np.zeros((len(texts), 64), np.float32))
     with pytest.raises(RuntimeError, match="ours and padded features are .* apart; their times cannot be compared"):
         benchmark.main([*SMALL, "--texts", str(tmp_path / "none")])
-
-
-def test_counts_that_make_no_sense_are_one_sentence(benchmark, capsys):
     assert benchmark.main(["--count", "0"]) == 2
     assert capsys.readouterr().err == (
         "benchmarks/retrieval.py: the counts start at 1 and --width is a multiple of 64; correct them.\n"

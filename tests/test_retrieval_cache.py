@@ -90,12 +90,11 @@ def test_a_cache_that_cannot_be_written_to_costs_no_work(folder, tmp_path, monke
     assert (tmp_path / "r.json").is_file()
 
 
-def test_the_cache_lies_in_the_users_cache_folder(monkeypatch, tmp_path):
+def test_the_cache_lies_in_the_users_folder_and_every_file_that_decides_features_is_part_of_its_key(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "debias_sd" / "features"
-
-
-def test_every_file_that_decides_features_is_part_of_the_key(tmp_path):
     save_clip_model(tmp_path)
     before = content_hash(tmp_path)
     (tmp_path / "provenance.json").write_text("{}")
@@ -104,14 +103,11 @@ def test_every_file_that_decides_features_is_part_of_the_key(tmp_path):
     assert content_hash(tmp_path) != before
 
 
-def test_batches_have_one_length_each_and_hold_every_text():
+def test_batches_have_one_length_each_hold_every_text_and_follow_no_order_of_the_file(folder):
     lengths = [8, 16, 8, 24, 16, 8, 8]
     batches = list(length_batches(lengths, rows=3))
     assert batches == [[0, 2, 5], [6], [1, 4], [3]]
     assert list(length_batches([], rows=3)) == []
-
-
-def test_texts_are_not_read_in_the_order_of_the_file_nor_padded_to_the_window(folder):
     towers = load_towers(folder)
     rows, lengths = towers.ids_of([caption(1), "A cat."])
     assert [len(row) for row in rows] == [-(-length // 8) * 8 for length in lengths]

@@ -59,7 +59,7 @@ def test_every_probe_takes_every_caption(name, text):
         assert changed == "One sentence only."
 
 
-def test_names_and_groups():
+def test_names_groups_and_lengths_up_to_the_longest_caption():
     assert probe_names([]) == ["keep"]
     assert probe_names(["swap2", "keep", "swap2"]) == ["keep", "swap2"]
     assert probe_names(["debias"]) == ["keep", "move", "remove", "first2", "swap2", "first_only"]
@@ -69,8 +69,5 @@ def test_names_and_groups():
         ValueError, match="unknown probe 'suffle'; the nearest is 'shuffle', the groups are all, debias"
     ):
         probe_names(["suffle"])
-
-
-def test_lengths_end_where_the_longest_caption_does():
     captions = ["one two", " ".join(["word"] * 25)]
     assert useful_probes(["keep", *GROUPS["length"]], captions) == ["keep", "words10", "words20", "words30"]

@@ -65,7 +65,7 @@ def test_ranking_all_of_flickr30k_takes_a_block_and_no_matrix():
     assert peak < 2e9
 
 
-def test_the_share_of_near_twins_counts_ties_against_us():
+def test_scores_by_hand_and_near_twins_count_ties_against_us():
     eye, owners = np.eye(4, dtype=np.float32), np.arange(4)
     assert family_share(eye, eye, owners, size=4) == 100
     assert family_share(eye, np.ones((4, 4), np.float32), owners, size=4) == 0
@@ -73,9 +73,6 @@ def test_the_share_of_near_twins_counts_ties_against_us():
     assert family_share(eye, eye[[0, 1, 3, 2]], owners, size=2) == 50
     far = np.array([[1, 0, 0, 2.0]], np.float32)  # nearest to a picture of another family
     assert family_share(eye, far, np.array([0]), size=2) == 100
-
-
-def test_scores_by_hand_and_none_of_no_ranks():
     found = scores_of(np.array([1, 3, 1, 2, 11]))
     assert found == pytest.approx({"r1": 40, "r5": 80, "r10": 80, "mean_rank": 3.6, "median_rank": 2})
     with pytest.raises(ValueError, match="there are 0 ranks"):

@@ -58,10 +58,18 @@ def test_nan_and_infinity_are_found_wherever_they_are(state, named):
     assert str(caught.value) == f"x holds NaN or infinity ({named}); do y."
 
 
-def test_what_is_finite_passes():
+def test_fingerprints_know_names_shapes_types_and_bounds_and_what_is_finite_passes():
     state = {"a": torch.tensor([1e38]), "n": torch.tensor([2**62]), "rng": torch.get_rng_state(), "s": "NaN", "i": 3}
     check_finite(state | moment_of(1.0), what="x", advice="y")
     check_finite({"empty": torch.zeros(0), "truth": torch.tensor([True])}, what="x", advice="y")
+    state = {"a": torch.arange(4.0), "b": torch.tensor(1)}
+    first = weights_fingerprint(state)
+    assert weights_fingerprint({"b": state["b"], "a": state["a"].clone()}) == first
+    others = [{"a": state["a"].view(2, 2)}, {"b": torch.tensor(1, dtype=torch.int32)}, {"c": torch.zeros(0)}]
+    others += [{"a": torch.tensor([0.0, 1.0, 2.0, 3.0000002])}]
+    assert len({first, *(weights_fingerprint(state | other) for other in others)}) == 5
+    assert fingerprint([b"ab", b"c"]) != fingerprint([b"a", b"bc"])
+    assert weights_fingerprint({"t": torch.ones(3, 2).T}) == weights_fingerprint({"t": torch.ones(2, 3)})
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +119,10 @@ def test_a_full_disk_is_named_whoever_wrote(small_disk, write):
     path.unlink()
 
 
-def test_other_errors_are_not_called_a_full_disk(tmp_path):
+def test_other_errors_are_not_called_a_full_disk_and_torchs_stay_torchs(tmp_path):
+    with pytest.raises(AttributeError):  # a local class cannot be pickled
+        write_state(tmp_path / "x", {"f": lambda: 1})
+    assert list(tmp_path.iterdir()) == []
     assert find_disk_fault(ValueError("x"), tmp_path) is None
     assert find_disk_fault(FileNotFoundError(2, "No such file"), tmp_path) is None
     assert find_disk_fault(SafetensorError("Error while deserializing header"), tmp_path) is None
@@ -121,12 +132,6 @@ def test_other_errors_are_not_called_a_full_disk(tmp_path):
     assert find_disk_fault(OSError(122, "x", "/a/b"), tmp_path) == (
         f"the disk quota is used up ({os.strerror(122)}: /a/b)"
     )
-
-
-def test_torchs_own_errors_stay_torchs(tmp_path):
-    with pytest.raises(AttributeError):  # a local class cannot be pickled
-        write_state(tmp_path / "x", {"f": lambda: 1})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_state_comes_back_and_a_damaged_one_is_one_sentence(tmp_path):
@@ -146,17 +151,6 @@ def test_changes_are_named_with_their_values_and_fingerprints_only_alone():
     assert list_changes(saved, saved | {"data": fingerprint([b"b"])}) == ["data"]
     assert list_changes(saved, saved | {"data": fingerprint([b"b"]), "seed": 1}) == ["seed (0, now 1)"]
     assert list_changes(saved, saved | {"long": "y", "new": 2}) == ["long", "new (unknown, now 2)"]
-
-
-def test_fingerprints_know_names_shapes_types_and_bounds():
-    state = {"a": torch.arange(4.0), "b": torch.tensor(1)}
-    first = weights_fingerprint(state)
-    assert weights_fingerprint({"b": state["b"], "a": state["a"].clone()}) == first
-    others = [{"a": state["a"].view(2, 2)}, {"b": torch.tensor(1, dtype=torch.int32)}, {"c": torch.zeros(0)}]
-    others += [{"a": torch.tensor([0.0, 1.0, 2.0, 3.0000002])}]
-    assert len({first, *(weights_fingerprint(state | other) for other in others)}) == 5
-    assert fingerprint([b"ab", b"c"]) != fingerprint([b"a", b"bc"])
-    assert weights_fingerprint({"t": torch.ones(3, 2).T}) == weights_fingerprint({"t": torch.ones(2, 3)})
 
 
 def test_versions_that_changed_are_named_and_kept(monkeypatch):

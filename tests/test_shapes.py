@@ -39,24 +39,21 @@ def test_a_scene_has_its_things_in_different_cells_and_large_main_things(count):
         assert scene.main + scene.details == scene.things
 
 
-def test_a_scene_is_a_function_of_its_seed():
+def test_a_scene_is_a_function_of_its_seed_and_every_property_comes_about_equally_often():
     assert scenes(20) == scenes(20)
     assert len(set(scenes(200))) == 200
     assert {len(scene.things) for scene in scenes(100)} == {7, 8, 9}
+    things = [thing for scene in scenes(1500) for thing in scene.things]
+    for part, values in (("colour", tuple(COLOURS)), ("shape", SHAPES), ("cell", range(9))):
+        shares = [sum(getattr(t, part) == value for t in things) / len(things) * len(values) for value in values]
+        assert min(shares) > 0.9
+        assert max(shares) < 1.1
 
 
 @pytest.mark.parametrize("count", [0, 10, -1])
 def test_a_scene_of_no_or_ten_things_is_refused(count):
     with pytest.raises(ValueError, match=f"found count={count}; choose"):
         random_scene(random.Random(0), count)
-
-
-def test_every_property_is_drawn_about_equally_often():
-    things = [thing for scene in scenes(1500) for thing in scene.things]
-    for part, values in (("colour", tuple(COLOURS)), ("shape", SHAPES), ("cell", range(9))):
-        shares = [sum(getattr(t, part) == value for t in things) / len(things) * len(values) for value in values]
-        assert min(shares) > 0.9
-        assert max(shares) < 1.1
 
 
 def test_twins_differ_in_one_detail():
@@ -88,15 +85,7 @@ def test_every_sentence_reads_back_as_what_it_names(make):
         assert all(thing in scene.things for named in caption.named for thing in named)
 
 
-def test_tags_and_short_captions_read_back():
-    for number, scene in enumerate(scenes(300)):
-        rng = random.Random(number)
-        assert set(read_sentence(tag_caption(scene, rng).text)) == set(scene.things)
-        pair = tuple(rng.sample(scene.things, 2))
-        assert tuple(read_sentence(short_caption(pair, scene, rng).text)) == pair
-
-
-def test_long_captions_are_as_long_as_real_ones_and_name_everything():
+def test_long_captions_name_everything_the_late_thing_late_and_short_ones_read_back():
     lengths = []
     for number, scene in enumerate(scenes(500)):
         caption = long_caption(scene, random.Random(number))
@@ -106,9 +95,11 @@ def test_long_captions_are_as_long_as_real_ones_and_name_everything():
     assert min(lengths) > 77
     assert max(lengths) <= 240
     assert 100 < statistics.mean(lengths) < 180
-
-
-def test_the_late_thing_stands_in_the_second_half():
+    for number, scene in enumerate(scenes(300)):
+        rng = random.Random(number)
+        assert set(read_sentence(tag_caption(scene, rng).text)) == set(scene.things)
+        pair = tuple(rng.sample(scene.things, 2))
+        assert tuple(read_sentence(short_caption(pair, scene, rng).text)) == pair
     for number, scene in enumerate(scenes(200)):
         index = random.Random(number).randrange(2, len(scene.things))
         named = long_caption(scene, random.Random(number), late=index).named[1:]
@@ -116,18 +107,24 @@ def test_the_late_thing_stands_in_the_second_half():
         assert len(named) == len(scene.things)
 
 
-def test_captions_for_77_positions_fit_into_them():
+def test_captions_have_the_length_that_the_world_says_and_those_for_77_positions_fit():
     tokenizer = build_tokenizer()
     for number, scene in enumerate(scenes(200)):
         for make in (tag_caption, sentence_caption, opening_caption):
             assert len(tokenizer(make(scene, random.Random(number)).text)["input_ids"]) <= 77
+    for number, scene in enumerate(scenes(50)):
+        caption = long_caption(scene, random.Random(number)).text
+        assert len(tokenizer(caption, add_special_tokens=False, verbose=False)["input_ids"]) == length(caption)
 
 
-def test_the_wording_varies():
+def test_the_wording_varies_and_no_word_of_the_evaluation_template_is_new():
     scene = scenes(1)[0]
     firsts = {long_caption(scene, random.Random(n)).sentences[0] for n in range(100)}
     details = {detail_sentence(scene.things[3], scene, random.Random(n)) for n in range(100)}
     assert min(len(firsts), len(details)) > 30
+    # `SHORT` is unseen as a template; its words must be trained ones, or it would test spelling.
+    seen = set(re.findall("[a-z]+", " ".join([*captions.SUMMARIES, *captions.SENTENCES, *captions.ASIDES]).lower()))
+    assert set(re.findall("[a-z]+", re.sub(r"{.}", " ", captions.SHORT).lower())) <= seen
 
 
 @pytest.mark.parametrize("cell", range(9))
@@ -154,20 +151,17 @@ def test_what_a_person_types_is_read_or_left_unjudged(sentence, things):
     assert read_sentence(sentence) == things
 
 
-def test_every_scene_reads_back_from_its_pixels():
+def test_every_scene_reads_back_from_its_pixels_and_every_look_differs():
     for scene in scenes(400) + scenes(50, seed=1, things=1):
         readings = read_picture(render(scene))
         assert {r.thing for r in readings if r.thing} == set(scene.things)
         assert {r.background for r in readings} == {scene.background}
         assert max(r.distance for r in readings) < 1
-
-
-def test_every_look_on_every_background_is_told_from_every_other():
     tiles = [tile(background, *look) for background in BACKGROUNDS for look in all_looks()]
     assert len({t.tobytes() for t in tiles}) == len(BACKGROUNDS) * len(COLOURS) * len(SHAPES) * len(SIZES)
 
 
-def test_a_wrong_colour_shape_size_or_cell_is_not_drawn():
+def test_a_wrong_colour_shape_size_or_cell_is_not_drawn_and_noise_is_unsure():
     scene = Scene("gray", (Thing(0, "red", "star", "large"), Thing(4, "blue", "ring", "small")))
     image = render(scene)
     assert all(verdict.drawn for verdict in judge(image, scene.things))
@@ -175,6 +169,10 @@ def test_a_wrong_colour_shape_size_or_cell_is_not_drawn():
     wrong += [Thing(1, "red", "star", "large"), Thing(4, "red", "star", "large")]
     assert not any(verdict.drawn for verdict in judge(image, wrong))
     assert judge(image, wrong)[3].found.thing is None
+    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    thing = Thing(0, "red", "star", "large")
+    assert judge(noise, [thing])[0].unsure
+    assert not judge(render(Scene("white", (thing,))), [thing])[0].unsure
 
 
 def test_enlarged_pictures_are_read_and_others_refused():
@@ -186,14 +184,7 @@ def test_enlarged_pictures_are_read_and_others_refused():
             read_picture(np.zeros(shape, np.uint8))
 
 
-def test_noise_is_unsure_and_a_clean_cell_is_not():
-    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-    thing = Thing(0, "red", "star", "large")
-    assert judge(noise, [thing])[0].unsure
-    assert not judge(render(Scene("white", (thing,))), [thing])[0].unsure
-
-
-def test_a_picture_is_its_tiles():
+def test_a_picture_is_its_tiles_and_large_shapes_cover_more_than_small_ones():
     scene = scenes(1, things=9)[0]
     image = render(scene)
     assert image.shape == (48, 48, 3)
@@ -202,16 +193,13 @@ def test_a_picture_is_its_tiles():
         assert np.array_equal(
             image[cell_box(thing.cell)], tile(scene.background, thing.colour, thing.shape, thing.size)
         )
-
-
-def test_large_shapes_cover_more_than_small_ones_and_are_centred():
     for shape in SHAPES:
         large, small = mask(shape, "large"), mask(shape, "small")
         assert large.sum() > 1.5 * small.sum()
         assert np.abs(large - large[:, ::-1]).max() < 0.2  # left and right alike
 
 
-def test_the_tokenizer_knows_every_word_as_one_token_and_spells_out_the_rest():
+def test_the_tokenizer_knows_every_word_spells_out_the_rest_and_survives_saving(tmp_path):
     tokenizer = build_tokenizer(248)
     for word in words():
         assert len(tokenizer(word, add_special_tokens=False)["input_ids"]) == 1, word
@@ -220,29 +208,8 @@ def test_the_tokenizer_knows_every_word_as_one_token_and_spells_out_the_rest():
         assert tokenizer.eos_token_id not in ids
         assert "".join(tokenizer.decode(ids).split()) == "".join(text.lower().split())
     assert tokenizer.model_max_length == 248
-
-
-def test_captions_have_the_length_that_the_world_says():
-    tokenizer = build_tokenizer()
-    for number, scene in enumerate(scenes(50)):
-        caption = long_caption(scene, random.Random(number)).text
-        assert len(tokenizer(caption, add_special_tokens=False, verbose=False)["input_ids"]) == length(caption)
-
-
-def test_the_end_token_is_the_highest_id_and_the_pad():
-    tokenizer = build_tokenizer()
-    assert tokenizer.eos_token_id == len(tokenizer) - 1 == tokenizer.pad_token_id
-    assert tokenizer.bos_token_id == len(tokenizer) - 2
-    ids = tokenizer("a star", padding="max_length")["input_ids"]
-    assert len(ids) == 77
-    assert ids[:1] == [tokenizer.bos_token_id]
-    assert set(ids[3:]) == {tokenizer.eos_token_id}
-
-
-def test_the_tokenizer_survives_saving(tmp_path):
     from transformers import CLIPTokenizer
 
-    tokenizer = build_tokenizer(248)
     tokenizer.save_pretrained(tmp_path)
     again = CLIPTokenizer.from_pretrained(tmp_path)
     text = long_caption(scenes(1)[0], random.Random(0)).text + " naïve 🙂"
@@ -250,14 +217,15 @@ def test_the_tokenizer_survives_saving(tmp_path):
     assert again.model_max_length == 248
 
 
-def test_merges_and_alphabet():
+def test_the_end_token_is_the_highest_id_and_the_pad_behind_alphabet_and_merges():
+    tokenizer = build_tokenizer()
+    assert tokenizer.eos_token_id == len(tokenizer) - 1 == tokenizer.pad_token_id
+    assert tokenizer.bos_token_id == len(tokenizer) - 2
+    ids = tokenizer("a star", padding="max_length")["input_ids"]
+    assert len(ids) == 77
+    assert ids[:1] == [tokenizer.bos_token_id]
+    assert set(ids[3:]) == {tokenizer.eos_token_id}
     assert len(set(byte_alphabet())) == 256
     merges = bpe_merges(["star", "stars", "square"])
     assert merges[:3] == [("s", "t"), ("st", "a"), ("sta", "r</w>")]
     assert len(merges) == len(set(merges))
-
-
-def test_no_word_of_the_evaluation_template_is_new():
-    """`SHORT` is unseen as a template; its words must be trained ones, or it would test spelling."""
-    seen = set(re.findall("[a-z]+", " ".join([*captions.SUMMARIES, *captions.SENTENCES, *captions.ASIDES]).lower()))
-    assert set(re.findall("[a-z]+", re.sub(r"{.}", " ", captions.SHORT).lower())) <= seen

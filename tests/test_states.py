@@ -19,13 +19,18 @@ class Reads:
         return Encoded(ids[..., None].float() if self._states else None, ids.float() if self._pooled else None)
 
 
-def test_one_window_is_read_side_by_side_as_it_stands():
+def test_one_window_stands_as_it_is_and_one_forward_reads_a_few():
     read = Reads()
     sides = [[[(1, 2, 0)], [(1, 2, 0)]], [[FILL], [FILL]]]
     wanted, unwanted = encode_windows(read, sides, fill=FILL, count=1)
     assert read.batches == [[(1, 2, 0), (1, 2, 0)], [FILL, FILL]]
     assert wanted.states.shape == (2, 3, 1)
     assert unwanted.pooled.tolist() == [list(FILL)] * 2
+    read = Reads()
+    windows = [(number, 0, 0) for number in range(10, 10 + 3 * ROWS + 1)]
+    encode_windows(read, [[windows]], fill=FILL, count=len(windows))
+    assert max(len(batch) for batch in read.batches) == ROWS
+    assert sum(len(batch) for batch in read.batches) == len(windows)
 
 
 def test_of_several_windows_each_different_one_is_read_once():
@@ -37,14 +42,6 @@ def test_of_several_windows_each_different_one_is_read_once():
     assert wanted.states[..., 0].tolist() == [[1, 0, 0, 2, 0, 0, 3, 0, 0], [3, 0, 0, 9, 0, 0, 9, 0, 0]]
     assert unwanted.states[..., 0].tolist() == [[9, 0, 0, 9, 0, 0, 9, 0, 0], [1, 0, 0, 9, 0, 0, 9, 0, 0]]
     assert wanted.pooled.tolist() == [[1, 0, 0], [3, 0, 0]]
-
-
-def test_one_forward_reads_a_few_windows():
-    read = Reads()
-    windows = [(number, 0, 0) for number in range(10, 10 + 3 * ROWS + 1)]
-    encode_windows(read, [[windows]], fill=FILL, count=len(windows))
-    assert max(len(batch) for batch in read.batches) == ROWS
-    assert sum(len(batch) for batch in read.batches) == len(windows)
 
 
 def test_an_encoder_that_only_pools_reads_the_windows_that_it_pools():
@@ -63,7 +60,7 @@ def states_of(*, mean, dtype=torch.float32, shape=(2, 6, 8)):
     return (torch.randn(shape) + mean).to(dtype)
 
 
-def test_weights_multiply_and_each_window_keeps_its_mean():
+def test_weights_multiply_and_each_window_keeps_its_mean_unless_it_is_zero():
     states = states_of(mean=0.5)
     weights = torch.ones(2, 6)
     weights[0, 1], weights[1, 4] = 1.5, 0.25
@@ -76,17 +73,11 @@ def test_weights_multiply_and_each_window_keeps_its_mean():
         if (factor == 1).all():
             assert torch.equal(found[text, here], plain)
     torch.testing.assert_close(found.reshape(2, 2, -1).mean(dim=-1), states.reshape(2, 2, -1).mean(dim=-1))
-
-
-def test_a_mean_of_about_zero_is_not_divided_by():
     states = states_of(mean=0.0)
     states -= states.reshape(2, 2, 3, 8).mean(dim=(2, 3)).repeat_interleave(3, dim=1)[:, :, None]
     weights = torch.ones(2, 6)
     weights[:, 2] = 1.4
     torch.testing.assert_close(weigh(states, weights, window=3), states * weights[..., None])
-
-
-def test_a_mean_that_changes_its_sign_is_left():
     states = states_of(mean=0.5)
     weights = torch.full((2, 6), -1.0)
     torch.testing.assert_close(weigh(states, weights, window=3), -states)

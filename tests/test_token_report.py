@@ -27,24 +27,15 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return clip_tokenizer(model_max_length=77)
 
 
-def test_report_of_a_short_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_report_of_a_short_prompt_and_of_a_sign_of_several_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     report = count_tokens(tokenizer, "a photo of a cat")
     assert report.tokens == 5
     assert report.unknown_words == ()
     assert list(report.readings) == [77, 248]
     assert report.readings[77].kept == "a photo of a cat"
     assert report.readings[77].lost == ""
-
-
-def test_report_cuts_where_the_tokenizer_cuts(tokenizer: PreTrainedTokenizerBase) -> None:
-    """202 tokens: 75 are read at 77 positions, all at 248."""
-    prompt = "A cat " * 101
-    report = count_tokens(tokenizer, prompt)
-    assert report.tokens == 202
-    assert (report.readings[77].kept_tokens, report.readings[77].lost_tokens) == (75, 127)
-    assert report.readings[77].kept == "A cat " * 37 + "A "
-    assert report.readings[77].lost == prompt[len("A cat " * 37 + "A ") :]
-    assert report.readings[248].lost == ""
+    (word,) = count_tokens(tokenizer, " 猫 ").words
+    assert (word.text, word.parts) == ("猫", ("猫", "", ""))
 
 
 @pytest.mark.parametrize("length", [77, 248])
@@ -65,7 +56,7 @@ def test_kept_text_is_what_the_encoder_reads(tokenizer: PreTrainedTokenizerBase,
     assert torch.equal(alone[: cut - 1], whole[: cut - 1])
 
 
-def test_ten_thousand_words_without_a_warning(
+def test_ten_thousand_words_without_a_warning_and_quickly(
     tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report = count_tokens(tokenizer, "word " * 10_000)
@@ -73,25 +64,40 @@ def test_ten_thousand_words_without_a_warning(
     assert report.readings[248].lost_tokens == 10_000 - 246
     assert caplog.records == []
     assert capfd.readouterr().err == ""
+    start = time.process_time()
+    report = count_tokens(tokenizer, "a big red cat sits. " * 3000 + "A" * 20_000, known_words={"a"})
+    assert report.tokens > 20_000
+    assert time.process_time() - start < 4
 
 
-def test_empty_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_an_empty_prompt_has_a_report_and_what_is_no_text_or_has_no_room_is_refused(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     report = count_tokens(tokenizer, "")
     assert report.tokens == 0
     assert (report.readings[77].kept, report.readings[77].lost) == ("", "")
-
-
-def test_report_length_without_room(tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="length is 2, it must be a whole number from 3"):
         count_tokens(tokenizer, "a", lengths=(2,))
+    with pytest.raises(ValueError, match="^the prompt is of type int, expected is text; give a str.$"):
+        count_tokens(tokenizer, 5)
+    with pytest.raises(ValueError, match="not valid text"):
+        count_tokens(tokenizer, "a \udc80")
 
 
-def test_windows_are_those_that_encode_prompt_reads(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_report_cuts_where_the_tokenizer_cuts_and_encode_prompt_reads(tokenizer: PreTrainedTokenizerBase) -> None:
     readings = count_tokens(tokenizer, LONG_PROMPT).readings
     assert "".join(window.text for window in readings[77].windows) == LONG_PROMPT
     assert [window.text.rstrip()[-1] for window in readings[77].windows] == ["."] * len(readings[77].windows)
     assert sum(window.tokens for window in readings[77].windows) == 128
     assert [(window.tokens, window.text) for window in readings[248].windows] == [(128, LONG_PROMPT)]
+    # 202 tokens: 75 are read at 77 positions, all at 248.
+    prompt = "A cat " * 101
+    report = count_tokens(tokenizer, prompt)
+    assert report.tokens == 202
+    assert (report.readings[77].kept_tokens, report.readings[77].lost_tokens) == (75, 127)
+    assert report.readings[77].kept == "A cat " * 37 + "A "
+    assert report.readings[77].lost == prompt[len("A cat " * 37 + "A ") :]
+    assert report.readings[248].lost == ""
 
 
 def test_the_words_of_a_short_prompt_that_is_long_in_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -108,11 +114,6 @@ def test_the_words_of_a_short_prompt_that_is_long_in_tokens(tokenizer: PreTraine
     assert words["Beksiński,"] == ("Bek", "si", "ń", "", "ski", ",")
 
 
-def test_a_sign_of_several_tokens_is_in_the_first(tokenizer: PreTrainedTokenizerBase) -> None:
-    (word,) = count_tokens(tokenizer, " 猫 ").words
-    assert (word.text, word.parts) == ("猫", ("猫", "", ""))
-
-
 def test_markup_costs_no_tokens_where_it_is_read(tokenizer: PreTrainedTokenizerBase) -> None:
     prompt = "a (red:1.3) cat BREAK <lora:x:1> a [dog]"
     plain, read = count_tokens(tokenizer, prompt), count_tokens(tokenizer, prompt, weighting="a1111")
@@ -126,14 +127,6 @@ def test_markup_costs_no_tokens_where_it_is_read(tokenizer: PreTrainedTokenizerB
     assert (
         count_tokens(tokenizer, "cat " * 70 + "BREAK " + "dog " * 70, weighting="a1111").readings[77].lost_tokens == 65
     )
-
-
-def test_an_encoder_brings_its_known_words() -> None:
-    encoder = tiny_encoder()
-    small = TextEncoder(encoder.model, encoder.tokenizer, known_words=frozenset({"a", "cat"}))
-    assert count_tokens(encoder, "a red cat").unknown_words == ()
-    assert count_tokens(small, "a red cat").unknown_words == ("red",)
-    assert count_tokens(small, "a red cat", known_words={"red"}).unknown_words == ("a", "cat")
 
 
 @pytest.mark.parametrize(
@@ -156,26 +149,14 @@ def test_a_pipeline_has_a_report_for_each_encoder(pipe, lengths) -> None:
         assert t5 is None or (t5.kept_tokens, t5.windows) == (min(report.tokens, 255), ())
 
 
-def test_a_learnt_token_counts_as_in_the_pipeline() -> None:
+def test_a_learnt_token_counts_as_in_the_pipeline_and_an_encoder_brings_its_known_words() -> None:
     pipe = tiny_sd_pipeline()
     pipe.load_textual_inversion({"<toy>": torch.ones(3, 32)}, token="<toy>")
     report = count_tokens(pipe, "a <toy>")["text_encoder"]
     assert report.tokens == 4
     assert [word.parts for word in report.words] == [("a",), ("<toy>", "", "")]
-
-
-def test_twenty_thousand_tokens_are_reported_quickly(tokenizer: PreTrainedTokenizerBase) -> None:
-    start = time.process_time()
-    report = count_tokens(tokenizer, "a big red cat sits. " * 3000 + "A" * 20_000, known_words={"a"})
-    assert report.tokens > 20_000
-    assert time.process_time() - start < 4
-
-
-def test_what_is_no_text_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ValueError, match="^the prompt is of type int, expected is text; give a str.$"):
-        count_tokens(tokenizer, 5)
-
-
-def test_a_lone_surrogate_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ValueError, match="not valid text"):
-        count_tokens(tokenizer, "a \udc80")
+    encoder = tiny_encoder()
+    small = TextEncoder(encoder.model, encoder.tokenizer, known_words=frozenset({"a", "cat"}))
+    assert count_tokens(encoder, "a red cat").unknown_words == ()
+    assert count_tokens(small, "a red cat").unknown_words == ("red",)
+    assert count_tokens(small, "a red cat", known_words={"red"}).unknown_words == ("a", "cat")

@@ -11,14 +11,7 @@ from tiny import END, START, clip_tokenizer, tiny_sd_pipeline
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.tokens import (
-    copy_tokenizer,
-    end_positions,
-    front_pad,
-    spell_out_special_tokens,
-    tokenize,
-    unknown_words,
-)
+from debias_sd.tokens import copy_tokenizer, end_positions, front_pad, spell_out_special_tokens, tokenize, unknown_words
 from train_encoder.data.batches import ClipTexts
 
 SOT, EOT = 49406, 49407
@@ -37,10 +30,13 @@ def ids(tokenizer: PreTrainedTokenizerBase) -> Tensor:
     return tokenize(tokenizer, TEXTS, length=16, pad_id=0)
 
 
-def test_layout(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_layout_and_lengths_without_room(tokenizer: PreTrainedTokenizerBase) -> None:
     ids = tokenize(tokenizer, ["a photo of a cat", ""], length=10, pad_id=0)
     assert ids.dtype == torch.int64
     assert ids.tolist() == [[SOT, 320, 1125, 539, 320, 2368, EOT, 0, 0, 0], [SOT, EOT, 0, 0, 0, 0, 0, 0, 0, 0]]
+    assert tokenize(tokenizer, [], length=8, pad_id=0).shape == (0, 8)
+    with pytest.raises(ValueError, match="length is 1, start and end token need at least 2"):
+        tokenize(tokenizer, ["a"], length=1, pad_id=0)
 
 
 @pytest.mark.parametrize("pad_id", [0, EOT, 17])
@@ -85,31 +81,26 @@ def test_a_learned_token_is_still_one_token() -> None:
     assert tokenize(tokenizer, ["a <my-cat>"], length=5, pad_id=0).tolist() == [[SOT, 320, 49408, EOT, 0]]
 
 
-def test_no_texts(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert tokenize(tokenizer, [], length=8, pad_id=0).shape == (0, 8)
-
-
-def test_length_without_room(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ValueError, match="length is 1, start and end token need at least 2"):
-        tokenize(tokenizer, ["a"], length=1, pad_id=0)
-
-
 @pytest.mark.parametrize("pad_id", [0, EOT])
 def test_end_is_found_by_its_first_place(tokenizer: PreTrainedTokenizerBase, pad_id: int) -> None:
     ids = tokenize(tokenizer, TEXTS, length=16, pad_id=pad_id)
     assert end_positions(ids, end_id=EOT).tolist() == [6, 1, 8, 11]
 
 
-def test_no_end_token(ids: Tensor) -> None:
+def test_ids_without_an_end_token_and_pads_that_would_be_pooled_are_refused(ids: Tensor) -> None:
     ids[1] = 5
     with pytest.raises(ValueError, match="row 1 of the token ids has no end token 49407"):
         end_positions(ids, end_id=EOT)
+    with pytest.raises(ValueError, match="pad id 49407 is the end token"):
+        front_pad(ids, torch.zeros(4, dtype=torch.long), pad_id=EOT, end_id=EOT)
 
 
-def test_front_pad_by_hand() -> None:
+def test_front_pad_by_hand_and_none_in_a_full_row(tokenizer: PreTrainedTokenizerBase) -> None:
     ids = torch.tensor([[8, 1, 2, 9, 0, 0], [8, 3, 9, 0, 0, 0], [8, 1, 2, 3, 4, 9]])
     padded = front_pad(ids, torch.tensor([2, 1, 0]), pad_id=0, end_id=9)
     assert padded.tolist() == [[8, 0, 0, 1, 2, 9], [8, 0, 3, 9, 0, 0], [8, 1, 2, 3, 4, 9]]
+    texts = ClipTexts(tokenizer, 77, 0)
+    assert torch.equal(texts.front_padded([LONG], [random.Random(0)]), texts.ids([LONG]))
 
 
 def drawn_pads(tokenizer: PreTrainedTokenizerBase, texts: list[str], rng: random.Random, pad_id: int = 0) -> list[int]:
@@ -155,20 +146,10 @@ def test_pads_are_counted_behind_the_end_token_whatever_their_id(tokenizer: PreT
         assert counts == set(range(8))
 
 
-def test_a_full_row_gets_no_front_pads(tokenizer: PreTrainedTokenizerBase) -> None:
-    texts = ClipTexts(tokenizer, 77, 0)
-    assert torch.equal(texts.front_padded([LONG], [random.Random(0)]), texts.ids([LONG]))
-
-
 @pytest.mark.parametrize("count", [-1, 10])
 def test_front_pads_out_of_range(ids: Tensor, count: int) -> None:
     with pytest.raises(ValueError, match=f"row 0 asks for {count} front pads but has room for 9"):
         front_pad(ids, torch.tensor([count, 0, 0, 0]), pad_id=0, end_id=EOT)
-
-
-def test_front_pads_that_would_be_pooled_are_refused(ids: Tensor) -> None:
-    with pytest.raises(ValueError, match="pad id 49407 is the end token"):
-        front_pad(ids, torch.zeros(4, dtype=torch.long), pad_id=EOT, end_id=EOT)
 
 
 # What transformers' CLIPTokenizer makes of signs that tokenizers disagree about. It composes accents (NFC) and makes

@@ -34,15 +34,9 @@ def _columns(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def call(capsys, *arguments: object) -> tuple[int, str, str]:
-    code = cli.main(["tokens", *(str(argument) for argument in arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_picture_says_what_is_read_and_lost(models, capsys):
+def test_the_picture_says_what_is_read_and_lost(models, call):
     prompt = "cat " * 80 + "dog"
-    code, said, err = call(capsys, prompt, "--encoder", models / "short", "--encoder", models / "long")
+    code, said, err = call("tokens", prompt, "--encoder", models / "short", "--encoder", models / "long")
     assert (code, err) == (0, f"debias-sd: warning: encoder {models / 'long'} was never trained on: dog\n")
     bars = [
         "  77 [" + "█" * 64 + "░" * 5 + "] reads 75, loses 6",
@@ -55,8 +49,8 @@ def test_the_picture_says_what_is_read_and_lost(models, capsys):
     assert said.splitlines() == [own[0], *bars, own[1], *bars]
 
 
-def test_json_has_all_of_it(models, capsys):
-    code, said, err = call(capsys, "a red dragon", "--encoder", models / "long", "--json")
+def test_json_has_all_of_it_and_what_an_encoder_loses_by_itself(models, call):
+    code, said, err = call("tokens", "a red dragon", "--encoder", models / "long", "--json")
     assert (code, err) == (0, "")
     (row,) = json.loads(said)["encoders"]
     read = {"kept": "a red dragon", "lost": "", "kept_tokens": 3, "lost_tokens": 0}
@@ -67,10 +61,7 @@ def test_json_has_all_of_it(models, capsys):
         "words": [{"word": word, "tokens": 1, "parts": [word], "weight": 1.0} for word in ("a", "red", "dragon")],
         "left_out": [],
     }  # fmt: skip
-
-
-def test_json_names_what_an_encoder_loses_by_itself(models, capsys):
-    _, said, _ = call(capsys, LONG_PROMPT, "--encoder", models / "short", "--json")
+    _, said, _ = call("tokens", LONG_PROMPT, "--encoder", models / "short", "--json")
     content = json.loads(said)
     (row,) = content["encoders"]
     assert content["prompt"] == row["kept"] + row["lost"] == LONG_PROMPT
@@ -79,20 +70,20 @@ def test_json_names_what_an_encoder_loses_by_itself(models, capsys):
     assert "".join(window["text"] for window in row["readings"]["77"]["windows"]) == LONG_PROMPT
 
 
-def test_markup_is_read_where_it_is_said(models, capsys):
+def test_markup_is_read_where_it_is_said(models, call):
     prompt = "a (red:1.3) cat BREAK <lora:x:1> cat"
-    _, said, err = call(capsys, prompt, "--encoder", models / "short", "--weighting", "a1111", "--words")
+    _, said, err = call("tokens", prompt, "--encoder", models / "short", "--weighting", "a1111", "--words")
     assert said.startswith(f"{models / 'short'}: 4 tokens")
     assert "tokens of each word: a(1) red(1) cat(1) cat(1)" in said
     assert "left out: <lora:x:1>" in said
     assert "<lora:x:1> in the prompt loads nothing and is left out" in err
-    _, said, err = call(capsys, prompt, "--encoder", models / "short")
+    _, said, err = call("tokens", prompt, "--encoder", models / "short")
     assert "4 tokens" not in said
     assert "<lora:x:1> in the prompt loads nothing and is read as text" in err
 
 
-def test_a_pipeline_shows_all_of_its_encoders(models, capsys):
-    code, said, _ = call(capsys, "cat " * 300, "--base", models / "sd3")
+def test_a_pipeline_shows_all_of_its_encoders(models, call):
+    code, said, _ = call("tokens", "cat " * 300, "--base", models / "sd3")
     heads = [line for line in said.splitlines() if " at once" in line]
     names = ("text_encoder", "text_encoder_2", "text_encoder_3")
     assert code == 0
@@ -118,7 +109,7 @@ def test_a_pipeline_shows_all_of_its_encoders(models, capsys):
         (("a cat", "--base", "{listed}"), "is not a JSON object; copy the folder again."),
     ],
 )
-def test_a_fault_is_one_sentence(tmp_path, capsys, arguments, sentence):
+def test_a_fault_is_one_sentence(tmp_path, call, arguments, sentence):
     broken, listed = tmp_path / "broken", tmp_path / "listed"
     if "broken" in sentence:
         tiny_sd3().save_pretrained(broken)
@@ -129,15 +120,15 @@ def test_a_fault_is_one_sentence(tmp_path, capsys, arguments, sentence):
     listed.mkdir()
     (listed / "model_index.json").write_text("[]")
     places = {"broken": broken, "listed": listed, "siglip": siglip}
-    code, said, err = call(capsys, *(argument.format(**places) for argument in arguments))
+    code, said, err = call("tokens", *(argument.format(**places) for argument in arguments))
     assert (code, said, err.count("\n")) == (2, "", 1)
     assert sentence.format(**places) in err
 
 
-def test_a_pipeline_of_another_family_is_refused(tmp_path, capsys):
+def test_a_pipeline_of_another_family_is_refused(tmp_path, call):
     tiny_sd_pipeline().save_pretrained(tmp_path)
     edit_json(tmp_path / "model_index.json", _class_name="NoPipeline", unet=None, vae=None)
-    code, _, err = call(capsys, "a cat", "--base", tmp_path)
+    code, _, err = call("tokens", "a cat", "--base", tmp_path)
     assert code == 2
     assert err.count("\n") == 1
 
@@ -154,13 +145,10 @@ def test_no_line_is_wider_than_the_screen(width, prompt):
     assert sum("█" in line or "░" in line for line in lines) == 2
 
 
-def test_a_bar_shows_the_share_that_is_read():
+def test_a_bar_shows_the_share_that_is_read_in_two_colours_or_none():
     line = picture("x", report_of("cat " * 750), WIDE).splitlines()[1]
     assert (line.count("█"), line.count("░")) == (7, 65)
     assert picture("x", report_of("cat " * 76), WIDE).splitlines()[1].count("░") == 1
-
-
-def test_colours_are_two_and_plain_screens_have_none():
     coloured = picture("x", report_of("cat " * 100), Screen(100, blocks=True, colour=True))
     assert coloured.count("\x1b[32m") == 2
     assert coloured.count("\x1b[31m") == 1

@@ -24,7 +24,7 @@ def test_every_shipped_run_is_valid(path):
     make_config(read_config(path))
 
 
-def test_published_run_has_the_papers_numbers():
+def test_the_published_run_has_the_papers_numbers_and_the_large_one_is_it_in_chunks():
     config = make_config(read_config(next(path for path in CONFIGS if path.stem == "debias_vit_b16")))
     assert (config.short_weight, config.label_smoothing, config.components) == (0.1, 0.0, 32)
     assert (config.stretch_factor, config.keep_positions, config.pad_id) == (4, 20, 0)
@@ -32,6 +32,9 @@ def test_published_run_has_the_papers_numbers():
     assert (config.max_train_steps, config.lr_warmup_steps, config.train_batch_size) == (14_598, 200, 64)
     last = learning_rate(14_597, peak=config.learning_rate, warmup=200, total=14_598)
     assert last == 1.1902423935339357e-14
+    small, large = (make_config(read_config(CONFIGS[0].parent / f"debias_vit_{n}.yaml")) for n in ("b16", "l14"))
+    assert large.train_batch_size * large.contrast_chunks == small.train_batch_size
+    assert (large.learning_rate, large.max_train_steps) == (small.learning_rate, small.max_train_steps)
 
 
 def test_the_ablations_rows_differ_in_their_switches_alone():
@@ -51,12 +54,6 @@ def test_the_ablations_rows_differ_in_their_switches_alone():
     assert all(row == rest[0] for row in rest)
 
 
-def test_the_large_run_is_the_published_one_in_chunks():
-    small, large = (make_config(read_config(CONFIGS[0].parent / f"debias_vit_{n}.yaml")) for n in ("b16", "l14"))
-    assert large.train_batch_size * large.contrast_chunks == small.train_batch_size
-    assert (large.learning_rate, large.max_train_steps) == (small.learning_rate, small.max_train_steps)
-
-
 KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "fsdp2_siglip": "FSDP"}
 LAYERS = {"fsdp2": "CLIPEncoderLayer", "fsdp2_siglip": "SiglipEncoderLayer"}
 
@@ -73,20 +70,16 @@ def test_accelerates_configs_are_what_accelerate_reads(name, kind):
         assert config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == LAYERS[name]
 
 
-def test_what_an_engine_cannot_do_is_one_sentence():
-    config = tiny_config(Path("x"), eval_steps=1)
-    Engine(None).check(config)
-    with pytest.raises(
-        ValueError, match="^eval_steps and validation_steps read whole weights and the engine is shards"
-    ):
-        Shards(None).check(config)
-
-
-def test_lists_come_from_yaml_and_the_command_line():
+def test_lists_come_from_yaml_and_the_command_line_trackers_too():
     assert tiny_config(Path("x"), report_to="tensorboard, trackio").report_to == "tensorboard, trackio"
     drawn = {"validation_pipeline": "sd", "validation_steps": 1}
     assert tiny_config(Path("x"), validation_prompts="one", **drawn).validation_prompts == ["one"]
     assert tiny_config(Path("x"), validation_prompts=["one", "two"], **drawn).validation_prompts == ["one", "two"]
+    # Case 130: names with commas, or several, or the option given twice.
+    for given in (["tensorboard,wandb"], ["tensorboard", "wandb"], ["tensorboard", "--report_to", "wandb"]):
+        options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x"]
+        assert parse_arguments([*options, "--report_to", *given]).report_to == "tensorboard,wandb"
+    assert tiny_config(Path("x"), report_to=["tensorboard", "wandb"]).report_to == "tensorboard,wandb"
 
 
 LISTS = {
@@ -114,29 +107,33 @@ def test_a_list_is_given_in_every_way_that_people_know(given, prompts):
     assert config.validation_steps == 1
 
 
-def test_trackers_are_a_list_too():
-    """Case 130: names with commas, or several, or the option given twice."""
-    for given in (["tensorboard,wandb"], ["tensorboard", "wandb"], ["tensorboard", "--report_to", "wandb"]):
-        options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x"]
-        assert parse_arguments([*options, "--report_to", *given]).report_to == "tensorboard,wandb"
-    assert tiny_config(Path("x"), report_to=["tensorboard", "wandb"]).report_to == "tensorboard,wandb"
-
-
-def test_an_entry_of_a_list_that_yaml_does_not_read_as_text_is_refused():
+def test_entries_that_yaml_does_not_read_as_text_and_what_an_engine_cannot_do_are_refused():
     """Case 130: in a file, `- portrait: a woman` is a mapping and `- yes` is true."""
     for entry in ({"portrait": "a woman"}, True, None, ["a"]):
         with pytest.raises(
             ValueError, match=r"^validation_prompts has the entry .*, which YAML does not read as text;"
         ):
             make_config({"output_dir": "o", "validation_prompts": ["a", entry]})
+    config = tiny_config(Path("x"), eval_steps=1)
+    Engine(None).check(config)
+    with pytest.raises(
+        ValueError, match="^eval_steps and validation_steps read whole weights and the engine is shards"
+    ):
+        Shards(None).check(config)
 
 
-def test_a_bare_flag_is_true():
+def test_bare_flags_no_and_dashes_are_what_people_mean():
     """Case 129: `--overwrite_output_dir`, as in other trainers."""
     for given, wanted in (["--overwrite_output_dir"], True), (["--overwrite_output_dir", "false"], False):
         options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x"]
         config = parse_arguments([*given, *options, "--freeze_image_tower"])
         assert (config.overwrite_output_dir, config.freeze_image_tower) == (wanted, True)
+    # `no` is a text where one is asked for, in YAML too; `--max-train-steps` is a setting's name.
+    options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x", "--max-train-steps", "500"]
+    for given in ("no", "'no'"):
+        config = parse_arguments([*options, "--mixed_precision", given])
+        assert (config.mixed_precision, config.max_train_steps) == ("no", 500)
+    assert tiny_config(Path("x"), mixed_precision=False).mixed_precision == "no"
 
 
 ENGINES = {
@@ -171,18 +168,15 @@ def test_an_engine_that_is_left_out_is_refused(monkeypatch, environment, found, 
     assert make_engine(SimpleNamespace(distributed_type="FSDP", state=state)).name == "shards"
 
 
-def test_schedule_warms_up_and_falls():
-    rates = [learning_rate(step, peak=2.0, warmup=4, total=12) for step in range(12)]
-    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert all(a > b for a, b in zip(rates[4:], rates[5:], strict=False))
-    assert rates[8] == pytest.approx(1.0)
-
-
-def test_recipes_are_separate_switches():
+def test_recipes_are_separate_switches_and_the_schedule_warms_up_and_falls():
     long_clip, debias = (tiny_config(Path("x"), recipe=name) for name in ("long-clip", "debias"))
     assert (long_clip.short_weight, long_clip.label_smoothing, long_clip.subsample) == (0.5, 0.1, False)
     assert (debias.remove_summary, debias.subsample, debias.front_padding) == (True, True, True)
     assert tiny_config(Path("x"), recipe="debias", front_padding=False).front_padding is False
+    rates = [learning_rate(step, peak=2.0, warmup=4, total=12) for step in range(12)]
+    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert all(a > b for a, b in zip(rates[4:], rates[5:], strict=False))
+    assert rates[8] == pytest.approx(1.0)
 
 
 def test_command_line_wins_over_the_file(tmp_path):
@@ -232,10 +226,7 @@ def test_faults_are_one_sentence(settings, message):
 
 COMMANDS = {
     "misspelt": (["--outptu_dir", "x"], "unknown option '--outptu_dir'; the nearest is '--output_dir'"),
-    "no file": (
-        ["--config", "nowhere.yaml"],
-        "config file nowhere.yaml does not exist; name a YAML file (train_enc",
-    ),
+    "no file": (["--config", "nowhere.yaml"], "config file nowhere.yaml does not exist; name a YAML file (train_enc"),
     "no value": (["--seed"], "--seed: expected one argument; --help lists all settings."),
     "no key": (["seed", "1"], "settings come as --key value, found 'seed' without a key"),
     "not YAML": (["--seed", "[1"], "--seed is '[1', which is not YAML; put it in quotes."),
@@ -266,15 +257,6 @@ def test_the_name_of_before_says_the_one_of_now(option):
     said = "the setting --gradient_accumulation_steps is called --contrast_chunks now, and means the same; rename it."
     with pytest.raises(ValueError, match=f"^{said}$"):
         parse_arguments(["--output_dir", "o", *option])
-
-
-def test_no_and_dashes_are_what_people_mean():
-    """`no` is a text where one is asked for, in YAML too; `--max-train-steps` is a setting's name."""
-    options = ["--output_dir", "o", "--pretrained_model_name_or_path", "x", "--max-train-steps", "500"]
-    for given in ("no", "'no'"):
-        config = parse_arguments([*options, "--mixed_precision", given])
-        assert (config.mixed_precision, config.max_train_steps) == ("no", 500)
-    assert tiny_config(Path("x"), mixed_precision=False).mixed_precision == "no"
 
 
 @pytest.mark.parametrize("place", ["/proc/run", f"{__file__}/run"])

@@ -27,12 +27,20 @@ def make_batch(tmp_path, data, numbers, **settings):
     return tokenizer, collate([data[number] for number in numbers])
 
 
-def test_processes_share_global_batches_and_resume_skips_none():
+def test_processes_share_global_batches_and_short_captions_do_not_depend_on_their_neighbours(tmp_path):
     whole = list(GlobalBatches(8, rank=0, processes=1, start=0, total=3))
     halves = [list(GlobalBatches(4, rank=rank, processes=2, start=0, total=3)) for rank in (0, 1)]
     assert [a + b for a, b in zip(*halves, strict=True)] == whole
     assert list(GlobalBatches(8, rank=0, processes=1, start=1, total=3)) == whole[1:]
     assert sum(whole, []) == list(range(24))
+    data = ShapesPairs(seed=0, short=False)
+    tokenizer, whole = make_batch(tmp_path, data, range(8), recipe="debias")
+    _, half = make_batch(tmp_path, data, range(4, 8), recipe="debias")
+    width = half["short_ids"].shape[1]
+    ends = (half["short_ids"] == tokenizer.eos_token_id).int().argmax(1)
+    for row, end in enumerate(ends.tolist()):
+        assert torch.equal(whole["short_ids"][4 + row, : end + 1], half["short_ids"][row, : end + 1])
+    assert width <= whole["short_ids"].shape[1] or width == int(ends.max()) + 1
 
 
 @pytest.mark.parametrize("short", [True, False])
@@ -81,16 +89,13 @@ def test_mentions_point_at_the_last_word_about_their_thing(tmp_path):
         assert last in (".", ",") or following == tokenizer.eos_token
 
 
-def test_long_clips_short_caption_is_the_first_sentence(tmp_path):
+def test_long_clips_short_caption_is_the_first_sentence_and_debias_reaches_every_other(tmp_path):
     data = ShapesPairs(seed=0, short=False)
     tokenizer, batch = make_batch(tmp_path, data, range(4), recipe="long-clip")
     for number, ids in enumerate(batch["short_ids"].tolist()):
         first = split_sentences(data[number]["text"])[0]
         assert ids[: ids.index(tokenizer.eos_token_id) + 1] == tokenizer(first)["input_ids"]
         assert batch["texts"][number] == data[number]["text"]
-
-
-def test_debias_short_caption_never_has_the_summary_and_reaches_every_other_sentence():
     rng = random.Random(0)
     draws = [split_sentences(short_text(TEXT, rng, remove_summary=True, subsample=True)) for _ in range(300)]
     assert {sentence for draw in draws for sentence in draw} == set(split_sentences(TEXT)[1:])
@@ -113,14 +118,3 @@ def test_front_pads_lie_behind_the_start_token_and_change_no_token(tmp_path):
     assert max(counts) > 60 > 20 > min(counts)
     assert padded["short_ids"].shape[1] <= 248
     assert plain["input_ids"].shape[1] == max(len(tokenizer(text)["input_ids"]) for text in plain["texts"])
-
-
-def test_short_captions_do_not_depend_on_their_neighbours(tmp_path):
-    data = ShapesPairs(seed=0, short=False)
-    tokenizer, whole = make_batch(tmp_path, data, range(8), recipe="debias")
-    _, half = make_batch(tmp_path, data, range(4, 8), recipe="debias")
-    width = half["short_ids"].shape[1]
-    ends = (half["short_ids"] == tokenizer.eos_token_id).int().argmax(1)
-    for row, end in enumerate(ends.tolist()):
-        assert torch.equal(whole["short_ids"][4 + row, : end + 1], half["short_ids"][row, : end + 1])
-    assert width <= whole["short_ids"].shape[1] or width == int(ends.max()) + 1

@@ -68,9 +68,12 @@ def test_data_workers_change_nothing(base, tmp_path):
     assert same(weights(plain), weights(train_tiny(tmp_path / "workers", **settings, dataloader_num_workers=1)))
 
 
-def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path, capsys):
-    train_tiny(tmp_path / "run", max_train_steps=2, resume_from_checkpoint="latest")
+def test_a_run_that_has_no_checkpoint_starts_anew_and_its_log_has_the_schedules_rates(tmp_path, capsys):
+    wishes = {"resume_from_checkpoint": "latest", "report_to": "tensorboard"}
+    folder = train_tiny(tmp_path / "run", max_train_steps=4, lr_warmup_steps=2, learning_rate=1.0e-4, **wishes)
     assert "no checkpoint in" in capsys.readouterr().out
+    assert [row["lr"] for row in log_of(folder)] == pytest.approx([5e-5, 1e-4, 1e-4, 5e-5])
+    assert list((folder / "tensorboard").glob("events*"))
 
 
 def test_resume_refuses_another_run_and_a_damaged_file(tmp_path, capsys):
@@ -139,11 +142,6 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(tmp_path):
         train_step(run, next(batches))
 
 
-def test_learning_rate_of_the_log_is_the_schedules(tmp_path):
-    rows = log_of(train_tiny(tmp_path / "run", max_train_steps=4, lr_warmup_steps=2, learning_rate=1.0e-4))
-    assert [row["lr"] for row in rows] == pytest.approx([5e-5, 1e-4, 1e-4, 5e-5])
-
-
 def test_user_faults_end_with_code_2_and_one_line(tmp_path, capsys):
     assert main(["--sed", "1"]) == 2
     assert (
@@ -152,8 +150,3 @@ def test_user_faults_end_with_code_2_and_one_line(tmp_path, capsys):
     )
     assert main(arguments(tiny_settings(tmp_path, expect_processes=2))) == 2
     assert "has 1 process(es), expected 2; start several" in capsys.readouterr().err
-
-
-def test_tensorboard_gets_the_log(tmp_path):
-    folder = train_tiny(tmp_path / "run", max_train_steps=2, report_to="tensorboard")
-    assert list((folder / "tensorboard").glob("events*"))

@@ -36,7 +36,7 @@ def start(folder, **settings):
     return main(arguments(tiny_settings(folder, **SETTINGS | settings)))
 
 
-def test_the_same_command_again_is_refused(folder, capsys):
+def test_the_same_command_again_is_refused_and_resume_says_that_it_is_finished(folder, capsys):
     """Case 129: a finished run is not overwritten unasked, with checkpoints in its folder or without."""
     for checkpoint in (*list_checkpoints(folder), None):
         before = content_of(folder)
@@ -48,10 +48,7 @@ def test_the_same_command_again_is_refused(folder, capsys):
         assert content_of(folder) == before
         if checkpoint:
             shutil.rmtree(checkpoint)
-
-
-def test_resume_says_that_it_is_finished_and_leaves_all_as_it_is(folder, capsys):
-    """Case 129: `--resume_from_checkpoint latest` on a finished run ends well and touches nothing."""
+    # Case 129: `--resume_from_checkpoint latest` on a finished run ends well and touches nothing.
     for checkpoint in (*list_checkpoints(folder), None):
         before = content_of(folder)
         assert start(folder, resume_from_checkpoint="latest") == 0
@@ -82,13 +79,17 @@ def test_overwriting_deletes_what_the_run_wrote_and_nothing_else(folder, capsys)
     assert len((folder / "train_log.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_wrong_setting_deletes_nothing(folder, capsys):
+def test_a_wrong_setting_deletes_nothing_and_to_overwrite_and_resume_are_two_wishes(folder, capsys):
     """Case 129: what is overwritten goes when everything else is known to be there."""
     before = content_of(folder)
     settings = {"pretrained_model_name_or_path": str(folder.parent / "nowhere"), "recipe": "debias"}
     assert start(folder, overwrite_output_dir=True, **settings) == 2
     assert "does not exist" in capsys.readouterr().err
     assert content_of(folder) == before
+    assert start(folder, overwrite_output_dir=True, resume_from_checkpoint="latest") == 2
+    assert capsys.readouterr().err == (
+        "train_encoder: overwrite_output_dir deletes what resume_from_checkpoint goes on from; set one of the two.\n"
+    )
 
 
 def test_a_run_that_was_stopped_is_overwritten_when_asked(folder, capsys):
@@ -121,10 +122,3 @@ def test_a_run_does_not_write_over_its_own_start(folder, capsys, asked):
     assert start(folder, **settings, **asked) == 2
     assert f"output_dir {folder} is the folder of the pretrained model; name another" in capsys.readouterr().err
     assert content_of(folder) == before
-
-
-def test_to_overwrite_and_to_resume_are_two_wishes(folder, capsys):
-    assert start(folder, overwrite_output_dir=True, resume_from_checkpoint="latest") == 2
-    assert capsys.readouterr().err == (
-        "train_encoder: overwrite_output_dir deletes what resume_from_checkpoint goes on from; set one of the two.\n"
-    )

@@ -9,15 +9,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from tests.gradient_step import first_step, largest_difference
-from tests.test_train_processes import (
-    ROOT,
-    SEVERAL,
-    check_shards,
-    command_of,
-    environment_of,
-    launch,
-    resume_shards,
-)
+from tests.test_train_processes import ROOT, SEVERAL, check_shards, command_of, environment_of, launch, resume_shards
 from tests.tiny_siglip import make_pictures, make_siglip
 from tests.train_tiny import tiny_settings
 

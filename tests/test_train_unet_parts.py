@@ -39,23 +39,11 @@ def test_a_caption_names_every_thing_and_fits_into_77_tokens(count):
     assert forms == ({True, False} if count < 7 else {False})  # sentences and tags; seven things fit only as tags
 
 
-def test_a_scene_of_the_pool_depends_on_its_number_its_size_and_the_seed():
+def test_a_scene_depends_on_its_number_and_the_seed_and_a_batch_on_its_step(pool, tmp_path):
     scenes = [draw_scene(0, 3, seed=0), draw_scene(1, 3, seed=0), draw_scene(0, 3, seed=1), draw_scene(0, 4, seed=0)]
     assert draw_scene(0, 3, seed=0) == scenes[0]
     assert len(set(scenes)) == 4
     assert [len(scene.things) for scene in scenes] == [3, 3, 3, 4]
-
-
-@pytest.fixture(scope="module")
-def pool():
-    """Latents and states that say where they come from: number of things, scene and caption; empty states are -1."""
-    count, scene = torch.arange(1.0, 10)[:, None], torch.arange(5.0)[None]
-    origin = (100 * count + 10 * scene)[:, :, None]
-    states = origin + torch.arange(2.0)[None, None]
-    return {"latents": origin[..., None, None], "states": states[..., None, None], "empty": torch.full((1, 1), -1.0)}
-
-
-def test_a_batch_depends_on_seed_and_step_alone(pool, tmp_path):
     config = tiny_unet_config(tmp_path, max_train_steps=100, train_batch_size=32)
     first = make_batch(70, pool, config)
     random.seed(5)
@@ -65,6 +53,15 @@ def test_a_batch_depends_on_seed_and_step_alone(pool, tmp_path):
     assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
     assert not torch.equal(first[0], make_batch(71, pool, config)[0])
     assert not torch.equal(first[0], other_seed[0])
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Latents and states that say where they come from: number of things, scene and caption; empty states are -1."""
+    count, scene = torch.arange(1.0, 10)[:, None], torch.arange(5.0)[None]
+    origin = (100 * count + 10 * scene)[:, :, None]
+    states = origin + torch.arange(2.0)[None, None]
+    return {"latents": origin[..., None, None], "states": states[..., None, None], "empty": torch.full((1, 1), -1.0)}
 
 
 def test_a_caption_belongs_to_its_scene_and_one_in_ten_is_empty(pool, tmp_path):
@@ -80,7 +77,7 @@ def test_a_caption_belongs_to_its_scene_and_one_in_ten_is_empty(pool, tmp_path):
         assert (counts.min(), counts.max()) == (1, most)
 
 
-def test_the_learning_rate_warms_up_stays_and_reaches_zero():
+def test_the_learning_rate_reaches_zero_and_the_average_follows_its_formula():
     config = UnetConfig("e", "o", max_train_steps=400, lr_warmup_steps=10, learning_rate=2.0)
     rates = [learning_rate_at(step, config) for step in range(401)]
     assert rates[0] == pytest.approx(0.2)
@@ -88,9 +85,6 @@ def test_the_learning_rate_warms_up_stays_and_reaches_zero():
     assert rates[350] == pytest.approx(1.0)
     assert rates[399] == pytest.approx(0.02)
     assert rates[400] == 0.0
-
-
-def test_the_average_follows_its_formula():
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(model.weight, 0.0)
     average = Average(model, 0.5)
@@ -102,7 +96,7 @@ def test_the_average_follows_its_formula():
     assert not average.model.weight.requires_grad
 
 
-def test_captions_condition_the_unet_as_stable_diffusions_own_prompts_do():
+def test_captions_condition_the_unet_as_stable_diffusions_own_prompts_do_by_a_frozen_encoder():
     pipe = tiny_pipeline()
     texts = ["small red star top left, black background", "", "There is a big blue ring in the center. " * 20]
     states = Conditioner(pipe.text_encoder, pipe.tokenizer)(texts)
@@ -115,9 +109,6 @@ def test_captions_condition_the_unet_as_stable_diffusions_own_prompts_do():
     inner = pipe.text_encoder(ids, output_hidden_states=True).hidden_states[-1]
     assert torch.allclose(states, pipe.text_encoder.final_layer_norm(inner), atol=1e-6)
     assert not torch.allclose(states, inner, atol=1e-2)
-
-
-def test_a_conditioner_freezes_its_encoder():
     model, tokenizer = tiny_clip()
     conditioner = Conditioner(model.text_model.train(), tokenizer)
     assert not conditioner.text_encoder.training

@@ -164,10 +164,7 @@ def test_an_encoder_that_is_not_the_base_is_refused(tmp_path, capsys):
 
 BOTH = ["--text_encoder", "e", "--output_dir", "o"]
 REFUSED = {
-    "unknown": (
-        [*BOTH, "--learning_rates", "1"],
-        "unknown option '--learning_rates'; the nearest is '--learn",
-    ),
+    "unknown": ([*BOTH, "--learning_rates", "1"], "unknown option '--learning_rates'; the nearest is '--learn"),
     "no encoder": (["--output_dir", "o"], "missing setting 'text_encoder'; give it in the YAML file or as --text_enc"),
     "no folder": (["--text_encoder", "e"], "missing setting 'output_dir'; give it in the YAML file or as --output_d"),
     "zero": ([*BOTH, "--max_train_steps", "0"], "max_train_steps must be above 0, found 0; change that setting."),

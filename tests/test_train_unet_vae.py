@@ -86,15 +86,12 @@ def test_pictures_follow_their_numbers_and_the_seed():
     assert not torch.equal(images, pictures(5, 3, seed=1))
 
 
-def test_a_state_comes_back_with_its_step(tmp_path):
+def test_a_state_comes_back_with_its_step_and_none_is_step_0(tmp_path):
     saved, fresh = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     save_state(tmp_path / "run" / "state.pt", 7, {"model": saved})
     assert load_state(tmp_path / "run" / "state.pt", {"model": fresh}) == 7
     assert states_equal(saved, fresh)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["state.pt"]
-
-
-def test_without_a_state_a_run_starts_at_step_0_and_changes_nothing(tmp_path):
     model = torch.nn.Linear(2, 2)
     before = copy.deepcopy(model)
     assert load_state(tmp_path / "state.pt", {"model": model}) == 0

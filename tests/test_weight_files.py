@@ -74,10 +74,7 @@ FAULTY = {
     "zip": (zip_of_text, "is a zip archive but not a torch checkpoint; unpack it"),
     "zeros": (lambda path: path.write_bytes(bytes(5000)), "but only zeros, as an interrupted download leaves them"),
     "empty": (lambda path: path.write_bytes(b""), "is empty .0 bytes.; copy or download it again"),
-    "picture": (
-        lambda path: path.write_bytes(b"\x89PNG\r\n" + bytes(99)),
-        "is not a checkpoint .safetensors, torch",
-    ),
+    "picture": (lambda path: path.write_bytes(b"\x89PNG\r\n" + bytes(99)), "is not a checkpoint .safetensors, torch"),
 }
 
 
