@@ -69,19 +69,18 @@ def test_the_caption_is_the_reported_one():
 
 
 def test_embeddings_mix_with_a_plain_negative_prompt_and_img2img_reads_as_far(pipe):
-    """Case 4: 496 states by themselves are refused by the pipeline, whose negative prompt is of one window."""
+    """Cases 4, 7 and 12: 496 states alone are refused by the pipeline, whose negative prompt is of one window."""
     found = encode_prompt(pipe, LONG_PROMPT * 2)
     assert {tuple(tensor.shape) for tensor in found.values()} == {(1, 496, 32)}
     with pytest.raises(ValueError, match="equence length"):
         draw(pipe, prompt_embeds=found["prompt_embeds"])
     assert draw(pipe, **found).isfinite().all()
-    # Case 7; of more windows, both texts are for `encode_prompt`.
+    # Of more windows, both texts are for `encode_prompt`.
     embeds = encode_prompt(pipe, LONG_PROMPT)["prompt_embeds"]
     mixed = draw(pipe, prompt_embeds=embeds, negative_prompt="low quality")
     assert torch.equal(mixed, draw(pipe, prompt=LONG_PROMPT, negative_prompt="low quality"))
     assert torch.equal(mixed, draw(pipe, **encode_prompt(pipe, LONG_PROMPT, "low quality")))
     assert draw(pipe, **encode_prompt(pipe, LONG_PROMPT * 2, "low quality")).isfinite().all()
-    # Case 12.
     other = AutoPipelineForImage2Image.from_pipe(pipe)
     other.set_progress_bar_config(disable=True)
     negative = ("bad anatomy, extra fingers, " * 20)[:300]
@@ -105,14 +104,14 @@ def test_names_are_those_of_the_call(family):
 
 
 def test_the_window_is_the_models_and_chinese_is_counted_before_it_is_drawn(base, pipe):
-    """Cases 11 and 17: a negative prompt of 90 tags."""
+    """Cases 11, 17 and 69: a negative prompt of 90 tags."""
     tags = ", ".join(["dark", "low quality", "bad hands"] * 30)
     for one, tokens in ((base, 4 * 77), (pipe, 248)):
         found = encode_prompt(one, "a cat", tags)
         assert {tensor.shape[1] for tensor in found.values()} == {tokens}
         assert draw(one, **found).isfinite().all()
     assert draw(pipe, prompt="a cat", negative_prompt=tags).isfinite().all()
-    # Case 69; that CLIP knows English best is said in docs/prompts.md.
+    # That CLIP knows English best is said in docs/prompts.md.
     report = count_tokens(pipe, "猫" * 60)["text_encoder"]
     assert (report.tokens, report.readings[77].lost_tokens, report.readings[248].lost_tokens) == (180, 105, 0)
     assert report.readings[77].kept == "猫" * 25
