@@ -77,7 +77,7 @@ def test_the_worlds_sets_are_sets_too_and_a_count_takes_the_first(world, tmp_pat
         (("--data", "urban:x"), "unknown kind of data 'urban'; the nearest is 'urban1k'"),
         (("--data", "nowhere"), "nowhere does not exist; name a file or folder of pictures"),
         (("--probes", "swop"), "unknown probe 'swop'; the nearest is 'swap2', the groups are all, debias"),
-        (("--probes", "hyfl", "--samples", "0"), "--samples is 0 but must be 1 or more"),
+        (("--probes", "hyfl", "--count", "2", "--samples", "0"), "--samples is 0 but must be 1 or more"),
     ],
 )
 def test_a_users_fault_is_one_sentence(world, tmp_path, call, arguments, sentence):

@@ -123,7 +123,6 @@ def test_clip_skip_2_of_the_web_ui_is_1_and_a_boolean_is_no_length():
     guide = (Path(__file__).parent.parent / "docs" / "prompts.md").read_text(encoding="utf-8")
     assert 'its "clip skip 2" is `clip_skip=1`' in guide
     assert '"clip skip 2" of AUTOMATIC1111 is 1 here' in encode_prompt.__doc__
-    # Case 125.
     with pytest.raises(ValueError, match="length is True"):
         count_tokens(tiny_encoder(), "a cat", lengths=(True,))
     for fault in ({"factor": True}, {"keep": True}):

@@ -29,7 +29,7 @@ def test_importing_is_quick_and_light(name):
 
 
 def test_the_probe_sees_a_heavy_import():
-    assert set(HEAVY) & probe("debias_sd.positions")[1]
+    assert set(HEAVY) & probe("debias_sd.shapes.render")[1]
 
 
 def test_all_is_sorted_complete_importable_and_seen_by_editors():

@@ -12,9 +12,9 @@ def table() -> torch.Tensor:
 
 
 def test_hand_values_and_the_input_is_not_changed(table: torch.Tensor) -> None:
-    table = torch.tensor([[7.0], [10.0], [14.0], [22.0]])
+    four = torch.tensor([[7.0], [10.0], [14.0], [22.0]])
     expected = [7, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24, 26, 28]
-    assert stretch_positions(table, keep=1).flatten().tolist() == expected
+    assert stretch_positions(four, keep=1).flatten().tolist() == expected
     before = table.clone()
     stretch_positions(table).add_(1)
     merge_position_tables(table, table + 1).add_(1)
