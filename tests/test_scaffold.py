@@ -158,3 +158,10 @@ def test_shapes_and_doctests_are_checked_wherever_they_are_written():
     names = {".".join(module.with_suffix("").parts) for module in shaped}
     names -= {"debias_sd.encoder", "debias_sd.prompts.batch"}  # they refuse wrong types in sentences of their own
     assert sorted(names) == sorted(checked.partition("=")[2].removesuffix(",beartype.beartype").split(","))
+
+
+def test_the_files_that_the_tests_begin_with_are_there():
+    names = re.search(r"^LONGEST = \((.*?)^\)", (ROOT / "tests" / "conftest.py").read_text(), re.MULTILINE | re.DOTALL)
+    assert [
+        name for name in re.findall(r'"(\w+)"', names[1]) if not (ROOT / "tests" / f"test_{name}.py").is_file()
+    ] == []
