@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from app.settings import DTYPES, Settings
+from app.request import DTYPES, Settings
 from debias_sd.commands.arguments import MEANING, read_names
 from debias_sd.commands.terminal import open_terminal
 
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="other host names under which the app may be asked, as behind a proxy: app.example.org",
     )
-    parser.add_argument("--no-example", action="store_true", help="do not draw the first example at the start")
+    parser.add_argument("--no-example", action="store_true", help="do not draw the examples at the start")
     parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
     return parser
 
@@ -57,7 +57,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     """The operator's settings; ValueError with one sentence for a fault."""
     given = {"encoders": read_names(arguments.encoders, flag="--encoders")} if arguments.encoders else {}
     if arguments.examples is not None:
-        from app.prompt_box import read_examples
+        from app.prompts import read_examples
 
         given["own_examples"] = read_examples(arguments.examples)
     return Settings(
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         quiet_loading()
         hide_loading_bars()
         models = Models.load(settings)
-        launch(build_demo(models, settings), models, settings)
+        launch(build_demo(models, settings, ahead=settings.example and settings.is_embedded), models, settings)
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise

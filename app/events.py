@@ -9,27 +9,20 @@ from typing import Any
 
 import gradio as gr
 
-from app.keep import downloads_html, gallery_html
+from app.keep import Ballot, Session, gallery_html, share_html, tally_html
 from app.live_run import Picture, Run, compare, start_run
 from app.models import Models
-from app.prompt_box import examples, move_sentence, sentences_html, surprise
-from app.reading_tab import read_all, reading_html
-from app.request import Request, check_request, read_json, read_query
-from app.session import Ballot, Session, tally_html
-from app.settings import PROMPT_CHARACTERS, Settings
-from app.stage import (
-    blind_panel_html,
-    blind_progress_html,
-    blind_strip_html,
-    panel_html,
-    status_html,
-    status_of,
-    strip_html,
-)
+from app.prompts import examples, move_sentence, moved, surprise
+from app.reading import read_all, reading_html
+from app.request import Request, Settings, check_request, read_query
+from app.result import mean_of_many, result_of, scores_html, status_html, status_of
+from app.stage import blind_panel_html, blind_progress_html, empty_html, panel_html, votes_html
+from app.table import live_table, run_table
 from debias_sd.comparison import TITLES
 
 OWN_SIDE = 0  # in the list of sizes: the pipeline's own; gradio shows nothing for None
 _FIELDS = ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")
+_KEPT = 2  # outputs of what is kept: gallery and share
 
 
 class Events:
@@ -37,19 +30,37 @@ class Events:
 
     def __init__(self, models: Models, settings: Settings) -> None:
         self.models, self.settings = models, settings
-        self.example: Run | None = None
         self.examples = examples(settings)
+        self.ahead: dict[str, Run] = {}
+        """Examples that are drawn when the app starts, by prompt; the first one is what a page begins with."""
         self._title_of = {prompt: title for title, prompt in self.examples.items()}
 
-    def choose(self, title: str | None) -> Any:
-        """The prompt of the chosen example."""
-        return self.examples.get(title, gr.skip())
+    def draw_ahead(self) -> list[Run]:
+        """Runs of the embedded world's examples, to be drawn before anybody asks; they are shown once they are over."""
+        runs = [
+            start_run(check_request({"prompt": text}, self.settings), self.models) for text in self.examples.values()
+        ]
+        self.ahead = {run.request.prompt: run for run in runs}
+        return runs
 
-    def show_prompt(self, prompt: str | None) -> tuple[str, str | None]:
-        """The list of sentences for the text in the box, and the title of the example that it is, if it is one."""
-        prompt = prompt or ""
-        sentences = sentences_html(prompt) if len(prompt) <= PROMPT_CHARACTERS else ""
-        return sentences, self._title_of.get(prompt)
+    def drawn_ahead(self, prompt: str) -> Run | None:
+        """The example of this prompt, if all its pictures are there."""
+        run = self.ahead.get(prompt)
+        return run if run is not None and all(track.state == "done" for track in run.tracks) else None
+
+    def choose(self, session: Session, title: str | None) -> tuple[Any, ...]:
+        """The prompt of the chosen example, and its comparison where it was drawn ahead."""
+        prompt = self.examples.get(title or "")
+        run = self.drawn_ahead(prompt) if prompt is not None and not _is_busy(session) else None
+        if run is None:
+            return gr.skip() if prompt is None else prompt, *self._nothing_new()
+        session.ballot = None
+        session.keep(run)
+        return prompt, *self._update(session, run, [], over=True)[1], *self.show_kept(session)
+
+    def title_of(self, prompt: str | None) -> str | None:
+        """The title of the example that the text in the box is, if it is one."""
+        return self._title_of.get(prompt or "")
 
     def move(self, prompt: str, event: gr.EventData) -> str:
         """The prompt after a sentence was moved, swapped or dropped."""
@@ -64,13 +75,43 @@ class Events:
             raw = dict(zip(_FIELDS, values, strict=True))
             return check_request(raw | {"side": raw["side"] or None}, self.settings)
         except ValueError as error:
-            raise gr.Error(_capital(str(error)), print_exception=False) from None
+            raise _notice(error) from None
 
     async def draw(
         self, session: Session, blind: bool, request: gr.Request, *values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
         """Draw, and show each panel as it changes; the last answer shows what is kept, too."""
         run = start_run(self._checked(values), self.models, request)
+        async for answer in self._drawn(session, run, blind=blind):
+            yield answer
+
+    def mover(self, kind: str) -> Callable[..., AsyncIterator[tuple[Any, ...]]]:
+        """The event of a button that moves a sentence, draws the changed prompt and shows both side by side."""
+
+        async def move_and_draw(
+            session: Session, request: gr.Request, prompt: str, *rest: Any
+        ) -> AsyncIterator[tuple[Any, ...]]:
+            before = self._checked((prompt, *rest))
+            try:
+                after = self._checked((moved(prompt, kind), *rest))
+            except ValueError as error:
+                raise _notice(error) from None
+            earlier = session.run if _shows(session, before) else self.drawn_ahead(prompt)
+            if earlier is None or earlier.request != before:
+                earlier = start_run(before, self.models, request)
+                async for answer in self._drawn(session, earlier, blind=False):
+                    yield gr.skip(), *answer
+            if any(track.state == "stopped" for track in earlier.tracks):
+                return
+            run = start_run(after, self.models, request)
+            run.earlier = earlier
+            async for answer in self._drawn(session, run, blind=False):
+                yield after.prompt, *answer
+
+        return move_and_draw
+
+    async def _drawn(self, session: Session, run: Run, *, blind: bool) -> AsyncIterator[tuple[Any, ...]]:
+        session.cancel()
         session.run = run
         names = run.request.encoders
         is_blind = blind and len(names) > 1
@@ -79,39 +120,61 @@ class Events:
         try:
             async for state in compare(run, self.models):
                 shown, update = self._update(session, state, shown)
-                yield *update, *_nothing_new()
+                yield *update, gr.skip(), ""
         except ValueError as error:  # the queue is full
             session.ballot = None
             run.stop_all()
-            yield *self._update(session, run, [], over=True)[1], *_nothing_new()
-            raise gr.Error(_capital(str(error)), print_exception=False) from None
+            yield *self._update(session, run, [], over=True)[1], gr.skip(), ""
+            raise _notice(error) from None
         if session.ballot is None:
             session.keep(run)
         elif any(track.state == "stopped" for track in run.tracks):  # nothing to vote on
             session.ballot = None
-        kept = await asyncio.to_thread(self.show_kept, session, request)
+        kept = await asyncio.to_thread(self.show_kept, session)
         yield *self._update(session, run, [], over=True)[1], *kept
 
+    def shown(self, run: Run) -> list[str]:
+        """What a page shows of a run that is over: status, panels and table."""
+        return [self._status(run), *self._panels(Session(), run, over=True), run_table(run, self.models)]
+
+    def empty(self, prompt: str) -> tuple[list[str], str]:
+        """What a page shows before the first run: panels of the chosen encoders, and the table of its prompt."""
+        chosen = [name for name in self.settings.chosen if name in self.models.rulers]
+        panels = [empty_html(r.title, r.reach) if name in chosen else "" for name, r in self.models.rulers.items()]
+        return panels, live_table(prompt, self.models, chosen)
+
+    def _status(self, run: Run) -> str:
+        return status_html(
+            result_of(run), state="done", prompt=run.request.prompt, mean=mean_of_many(run, self.models.measured)
+        )
+
     def _update(
-        self, session: Session, run: Run, before: list[str], *, over: bool = False, words: str | None = None
+        self, session: Session, run: Run, before: list[str], *, over: bool = False
     ) -> tuple[list[str], tuple[Any, ...]]:
-        """New panels, and the updates of all outputs; a panel that is as before is skipped."""
-        panels = self._panels(session, run, over=over)
-        old = before or [None] * len(panels)
+        """New panels and table, and the updates of all outputs; what is as before is skipped."""
+        is_blind = session.is_blind
+        parts = [*self._panels(session, run, over=over), "" if is_blind else run_table(run, self.models)]
+        old = before or [None] * len(parts)
         updates = [
             gr.skip() if was == html else gr.update(value=html, visible=bool(html))
-            for was, html in zip(old, panels, strict=True)
+            for was, html in zip(old, parts, strict=True)
         ]
-        voting = over and session.is_blind
-        status = self._blind_status(session, run, over=over) if session.is_blind else words or status_of(run)
-        return panels, (
-            status_html(status, blind=session.is_blind, prompt=run.request.prompt if over else None)
-            + (blind_strip_html(self._round(session, run, over=over)) if session.is_blind else strip_html(run)),
+        voting = over and is_blind
+        if is_blind:
+            status = status_html(self._blind_status(session, run, over=over), state="blind", blind=True)
+        elif over:
+            status = self._status(run)
+        else:
+            status = status_html(status_of(run), state="waiting" if run.before is not None else "drawing")
+        tally = tally_html(session.tally, self._titles()) if session.tally.rounds and not is_blind else ""
+        return parts, (
+            status,
             *updates,
-            gr.update(interactive=over),
+            scores_html(run) if over and not is_blind else "",
+            votes_html(len(run.tracks)) if voting else "",
+            tally,
+            *(gr.update(interactive=over) for _ in range(4)),  # Compare and the moves
             gr.update(interactive=not over),
-            gr.update(visible=voting),
-            tally_html(session.tally, self._titles()) if session.tally.rounds and not session.is_blind else "",
         )
 
     def _panels(self, session: Session, run: Run, *, over: bool) -> list[str]:
@@ -120,16 +183,16 @@ class Events:
             panels = {track.name: panel_html(run, track) for track in run.tracks}
             return [panels.get(name, "") for name in self.models.rulers]
         if over:
-            panels = [blind_panel_html(picture, i) for i, picture in enumerate(self._round(session, run, over=True))]
+            panels = [blind_panel_html(picture, i) for i, picture in enumerate(self._round(session, run))]
         else:
             panels = [blind_progress_html(track, place) for place, track in enumerate(run.tracks)]
         return panels + [""] * (len(self.models.rulers) - len(panels))
 
     @staticmethod
-    def _round(session: Session, run: Run, *, over: bool) -> list[Picture | None]:
-        """The pictures of a blind round in its order; none while they are drawn, and of an encoder that failed."""
+    def _round(session: Session, run: Run) -> list[Picture | None]:
+        """The pictures of a blind round in its order; none of an encoder that failed."""
         tracks, number = {track.name: track for track in run.tracks}, session.ballot.round
-        seed = run.request.seed + number if over else None
+        seed = run.request.seed + number
         return [
             next((picture for picture in tracks[name].pictures if picture.seed == seed), None)
             for name in session.ballot.orders[number]
@@ -148,77 +211,52 @@ class Events:
     def _titles(self) -> dict[str, str]:
         return {name: TITLES.get(name, name) for name in self.models.rulers}
 
-    async def show_example(self, session: Session, request: gr.Request) -> AsyncIterator[tuple[Any, ...]]:
-        """The example that was drawn when the app started, unless the page's link or its person wants something."""
-        run = self.example
-        wants_other = run is None or "prompt" in request.query_params
-        while not wants_other and not run.is_over and session.run is None:
-            await asyncio.sleep(0.3)
-        if wants_other or session.run is not None or any(track.state != "done" for track in run.tracks):
-            yield *(gr.skip() for _ in range(len(self.models.rulers) + 5)), *_nothing_new()
-            return
+    def begin(self, session: Session, request: gr.Request) -> tuple[Any, ...]:
+        """What a page that was just opened shows is in its gallery, unless its link wants something else."""
+        run = self.drawn_ahead(next(iter(self.examples.values())))
+        if run is None or session.run is not None or "prompt" in request.query_params:
+            return tuple(gr.skip() for _ in range(_KEPT))
+        session.run = run
         session.keep(run)
-        words = status_of(run).replace("Done in", "The example above, drawn when the app started, in")
-        kept = await asyncio.to_thread(self.show_kept, session, request)
-        yield *self._update(session, run, [], over=True, words=words)[1], *kept
+        return self.show_kept(session)
 
     def cancel(self, session: Session) -> None:
         """Stop the run; its own event shows that it has."""
         session.cancel()
 
-    def voter(self, place: int | None) -> Callable[[Session, gr.Request], tuple[Any, ...]]:
-        """The event of one vote button; the answer to the last vote shows what is kept, too."""
-
-        def vote(session: Session, request: gr.Request) -> tuple[Any, ...]:
-            if session.run is None or not session.is_blind:
-                raise gr.Error("There is nothing to vote on; start a blind comparison.", print_exception=False)
-            order = session.ballot.orders[session.ballot.round]
-            session.ballot.vote(place if place is None or place < len(order) else None)
-            session.tally.add(order, session.ballot.votes[-1])
-            kept = _nothing_new()
-            if session.ballot.is_over:
-                session.keep(session.run)
-                kept = self.show_kept(session, request)
-            return *self._update(session, session.run, [], over=True)[1], *kept
-
-        return vote
+    def vote(self, session: Session, event: gr.EventData) -> tuple[Any, ...]:
+        """One vote of a blind round; the answer to the last one shows what is kept, too."""
+        if session.run is None or not session.is_blind or not session.run.is_over:
+            raise _notice(ValueError("there is nothing to vote on; start a blind comparison."))
+        place = event._data.get("place") if isinstance(event._data, dict) else None
+        order = session.ballot.orders[session.ballot.round]
+        session.ballot.vote(place if isinstance(place, int) and 0 <= place < len(order) else None)
+        session.tally.add(order, session.ballot.votes[-1])
+        kept: tuple[Any, ...] = (gr.skip(), "")
+        if session.ballot.is_over:
+            session.keep(session.run)
+            kept = self.show_kept(session)
+        return *self._update(session, session.run, [], over=True)[1], *kept
 
     async def read(self, prompt: str, names: list[str]) -> str:
-        """The plots of the Reading tab."""
+        """The plots of what each encoder looks at."""
         request = self._checked((prompt, names, "", 0, 1, 1, 1.0, None))
         readings = await asyncio.to_thread(read_all, self.models, request.encoders, prompt)
         return await asyncio.to_thread(reading_html, readings, prompt)
 
-    def show_kept(self, session: Session, request: gr.Request) -> tuple[str, ...]:
-        """Gallery, downloads, command, link and JSON of the chosen comparison."""
+    def show_kept(self, session: Session) -> tuple[str, ...]:
+        """The gallery, and what can be taken along of the chosen comparison."""
         run = session.kept[session.chosen] if 0 <= session.chosen < len(session.kept) else None
-        gallery = gallery_html(session.kept, session.chosen)
-        if run is None:
-            return gallery, downloads_html(None, self.settings), "", "", ""
-        query = run.request.as_query()
-        address = str(request.request.base_url).rstrip("/") if request.request is not None else ""
-        link = f"{address}/?{query}" if query else "too long for a link; use the JSON below"
-        return (
-            gallery,
-            downloads_html(run, self.settings),
-            run.request.as_command(self.settings),
-            link,
-            run.request.as_json(),
-        )
+        return gallery_html(session.kept, session.chosen), share_html(run, self.models, self.settings)
 
-    def pick(self, session: Session, request: gr.Request, event: gr.EventData) -> tuple[str, ...]:
-        """Choose a comparison of the gallery."""
+    def pick(self, session: Session, event: gr.EventData) -> tuple[Any, ...]:
+        """Show a comparison of the gallery again, with its settings."""
         index = event._data.get("index") if isinstance(event._data, dict) else None
-        if isinstance(index, int) and 0 <= index < len(session.kept):
-            session.chosen = index
-        return self.show_kept(session, request)
-
-    def use_json(self, text: str) -> tuple[Any, ...]:
-        """Fill the page with pasted settings."""
-        try:
-            return self._fields(check_request(read_json(text), self.settings))
-        except ValueError as error:
-            raise gr.Error(_capital(str(error)), print_exception=False) from None
+        if not isinstance(index, int) or not 0 <= index < len(session.kept) or _is_busy(session):
+            return *(gr.skip() for _ in _FIELDS), *self._nothing_new()
+        session.chosen, session.ballot = index, None
+        run = session.run = session.kept[index]
+        return *self._fields(run.request), *self._update(session, run, [], over=True)[1], *self.show_kept(session)
 
     def use_link(self, request: gr.Request) -> tuple[Any, ...]:
         """Fill the page with the settings in its own address, if there are any."""
@@ -228,7 +266,11 @@ class Events:
         try:
             return self._fields(check_request(raw, self.settings))
         except ValueError as error:
-            raise gr.Error(_capital(str(error)), print_exception=False) from None
+            raise _notice(error) from None
+
+    def _nothing_new(self) -> tuple[Any, ...]:
+        """All outputs of a run as they are."""
+        return tuple(gr.skip() for _ in range(len(self.models.rulers) + 10 + _KEPT))
 
     @staticmethod
     def _fields(request: Request) -> tuple[Any, ...]:
@@ -237,10 +279,15 @@ class Events:
         return tuple(values[name] for name in _FIELDS)
 
 
-def _nothing_new() -> tuple[Any, ...]:
-    """The kept part of an answer, as it is: gallery, downloads, command, link and JSON."""
-    return tuple(gr.skip() for _ in range(5))
+def _is_busy(session: Session) -> bool:
+    return session.run is not None and not session.run.is_over
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _shows(session: Session, request: Request) -> bool:
+    """Whether the page shows the finished pictures of this request."""
+    return session.run is not None and session.run.is_over and not session.is_blind and session.run.request == request
+
+
+def _notice(error: ValueError) -> gr.Error:
+    text = str(error)
+    return gr.Error(text[:1].upper() + text[1:], print_exception=False)

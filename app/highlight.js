@@ -1,14 +1,13 @@
-// Highlighting: a verdict that is hovered or focused lights up everything that carries its sentence's number.
+// Highlighting: a sentence that is hovered or focused lights up everything that carries its number.
 (() => {
-  const itemOf = (node) => (node instanceof Element ? node.closest(".verdicts li[data-sentence]") : null);
+  const rowOf = (node) => (node instanceof Element ? node.closest(".sentences tr[data-sentence]") : null);
   const light = (event) => {
-    const item = itemOf(event.target) || itemOf(document.activeElement);
+    const row = rowOf(event.target) || rowOf(document.activeElement);
     document.querySelectorAll(".lit").forEach((lit) => lit.classList.remove("lit"));
-    if (item) {
-      const number = Number(item.dataset.sentence);
-      const same = `.panels [data-sentence="${number}"], .strip [data-sentence="${number}"]`;
-      document.querySelectorAll(same).forEach((element) => element.classList.add("lit"));
-    }
+    if (!row || !row.closest("[data-prompt]")) return; // a table without pictures has nothing to light up
+    const number = Number(row.dataset.sentence);
+    row.classList.add("lit");
+    document.querySelectorAll(`.panels [data-sentence="${number}"]`).forEach((place) => place.classList.add("lit"));
   };
   document.addEventListener("mouseover", light);
   document.addEventListener("focusin", light);

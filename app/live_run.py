@@ -15,17 +15,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from app.models import Models
-from app.previews import Maps, overlay_url, preview_of, watch_attention
+from app.look import preview_of
+from app.models import Models, names_only
+from app.reading import Maps, overlay_url, watch_attention
 from app.request import Request
-from app.settings import names_only
 from app.waiting import Client, client_of
 from debias_sd.comparison import TITLES, Sentence, draw_prompt, judge_sentences, sentences_for
 from debias_sd.measure.judges import Verdict, unjudged
@@ -97,6 +97,8 @@ class Run:
     before: int | None = None
     judge: dict[str, Any] | None = None
     """Who judges real pictures: name, meaning, thresholds; None where the checker does, or nobody."""
+    earlier: Run | None = None
+    """The run of the prompt before a sentence of it was moved, to show beside this one."""
     version: int = 0
     client: Client = Client()
     """Whose turns it takes in the queue."""
@@ -173,17 +175,23 @@ async def compare(run: Run, models: Models) -> AsyncIterator[Run]:
         pool.shutdown(wait=False)
 
 
-def draw_unseen(run: Run, models: Models) -> None:
-    """Draw a run that no page waits for in a thread, through the queue as everybody; returns at once."""
+async def finish(run: Run, models: Models) -> None:
+    """Draw a run that no page waits for, through the queue as everybody."""
+    try:
+        async for _ in compare(run, models):
+            pass
+    finally:
+        run.stop_all()  # changes nothing when all is drawn
+
+
+def draw_unseen(runs: Sequence[Run], models: Models) -> None:
+    """Draw runs that no page waits for in a thread, one after the other; returns at once."""
 
     async def draw() -> None:
-        try:
-            async for _ in compare(run, models):
-                pass
-        finally:
-            run.stop_all()  # changes nothing when all is drawn; otherwise no page waits for it
+        for run in runs:
+            await finish(run, models)
 
-    threading.Thread(target=lambda: asyncio.run(draw()), name="example", daemon=True).start()
+    threading.Thread(target=lambda: asyncio.run(draw()), name="examples", daemon=True).start()
 
 
 def _draw(run: Run, models: Models, left: deque[tuple[int, Track]]) -> None:

@@ -1,9 +1,15 @@
-"""How the page looks: its palette, a theme with fonts of the reader's own machine, the style sheet and the scripts."""
+"""How the page looks: its palette, a theme with fonts of the reader's own machine, style sheet, scripts, pictures."""
 
 from __future__ import annotations
 
+import base64
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
 
 if TYPE_CHECKING:
     from gradio.themes import Base
@@ -20,7 +26,7 @@ PALETTE = {
     "bad": ("#a40e26", "#ffb1a8"), "bad-back": ("#fde3e1", "#451216"),
     "mid": ("#7a4d00", "#f2cc60"), "mid-back": ("#fdf0cd", "#3b2f08"),
     "glow": ("#bf3989", "#ff7ac6"), "fill": ("#0b5c75", "#58b9d1"),
-    "button": ("#0b5c75", "#0b6c8a"), "button-hover": ("#094a5f", "#0e7fa1"),
+    "veil": ("#0b0f14cc", "#000000cc"), "button": ("#0b5c75", "#0b6c8a"), "button-hover": ("#094a5f", "#0e7fa1"),
 }  # fmt: skip
 SERIES = (  # of lines in a plot, one per encoder
     ("#0b5c75", "#b35900", "#6a3d9a", "#1a7f37", "#a40e26", "#57606a"),
@@ -45,7 +51,10 @@ _MONO = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
 
 # Gradio's container itself: a style sheet of the app's reaches only what stands in it.
-_NARROW = "@media (max-width: 640px) { .gradio-container > .main { padding: 12px 14px !important; } }"
+_MAIN = (
+    ".gradio-container > .main { max-width: 1400px !important; padding: 12px 24px !important; } "
+    "@media (max-width: 640px) { .gradio-container > .main { padding: 10px 14px !important; } }"
+)
 
 
 def theme() -> Base:
@@ -69,6 +78,12 @@ def theme() -> Base:
         body_text_color_subdued_dark="*neutral_300",
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
+        slider_color=button,
+        slider_color_dark=button_dark,
+        checkbox_background_color_selected=button,
+        checkbox_background_color_selected_dark=button_dark,
+        checkbox_border_color_selected=button,
+        checkbox_border_color_selected_dark=button_dark,
         checkbox_border_color="*neutral_500",
         checkbox_border_color_dark="*neutral_400",
     )
@@ -76,5 +91,44 @@ def theme() -> Base:
 
 def head() -> str:
     """What goes into the page's head: the scripts, inline, and the container's own style."""
-    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in ("highlight.js", "page.js"))
-    return f"<style>{_NARROW}</style>{scripts}"
+    scripts = "".join(f"<script>{read_asset(name)}</script>" for name in ("highlight.js", "closer.js", "page.js"))
+    return f"<style>{_MAIN}</style>{scripts}"
+
+
+_SMALL = 64  # pixels: up to here the VAE decodes in milliseconds, and a preview is the real thing
+_PREVIEW_SIDE = 128
+# What one latent channel of Stable Diffusion 1.x adds to red, green and blue: a linear fit that public UIs use.
+_SD1 = ((0.298, 0.207, 0.208), (0.187, 0.286, 0.173), (-0.158, 0.189, 0.264), (-0.184, -0.271, -0.473))
+
+
+def data_url(image: np.ndarray) -> str:
+    """A picture, uint8 [height, width, 3], as a PNG data address."""
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def thumb(image: np.ndarray) -> np.ndarray:
+    """`image` at most 128 pixels wide and high; the embedded world's as it is."""
+    small = Image.fromarray(image)
+    small.thumbnail((_PREVIEW_SIDE, _PREVIEW_SIDE))
+    return np.asarray(small)
+
+
+@torch.inference_mode()
+def preview_of(pipe: object, latents: torch.Tensor) -> np.ndarray | None:
+    """A small picture of `latents` [1, channels, h, w] in the middle of a run; None where none is cheap."""
+    if latents.ndim != 4 or not bool(torch.isfinite(latents).all()):
+        return None
+    if latents.shape[-1] * pipe.vae_scale_factor <= _SMALL:
+        pixels = pipe.vae.decode(latents / pipe.vae.config.scaling_factor).sample[0]
+        pixels = (pixels.float() / 2 + 0.5).permute(1, 2, 0)
+    elif latents.shape[1] == 4:
+        weights = torch.tensor(_SD1, dtype=torch.float32, device=latents.device)
+        pixels = torch.einsum("chw,cr->hwr", latents[0].float(), weights) / 2 + 0.5
+    else:
+        return None
+    array = np.rint(255 * pixels.clamp(0, 1).cpu().numpy()).astype(np.uint8)
+    image = Image.fromarray(array)
+    image.thumbnail((_PREVIEW_SIDE, _PREVIEW_SIDE))
+    return np.asarray(image)

@@ -1,23 +1,36 @@
-// The rulers follow the typing: the newest text is sent as soon as the answer to the one before is there.
+// The table follows the typing: the newest text is sent as soon as the answer to the one before is there. While the box
+// holds the prompt of the pictures, their own table is shown instead, with its marks.
 (() => {
   const state = { shown: null, asked: null, busy: false };
-  const address = () => `${(window.gradio_config?.root || "").replace(/\/$/, "")}/rulers`;
-  // Each text stands at its first cut, unless its reader has scrolled it.
-  const scrolled = {};
-  const toCut = (text, index) => {
-    const cut = text.children[1];
-    const line = parseFloat(getComputedStyle(text).lineHeight) || 1; // a line is shown whole or not at all
-    text.scrollTop = scrolled[index] ?? (cut ? Math.round((cut.offsetTop - text.clientHeight / 2) / line) * line : 0);
-    for (const kind of ["wheel", "touchmove", "keydown", "pointerdown"]) {
-      text.addEventListener(kind, () => setTimeout(() => (scrolled[index] = text.scrollTop), 50), { passive: true });
-    }
+  const plain = (text) => (text ?? "").replace(/\r\n?/g, "\n");
+  const box = () => document.querySelector("#prompt textarea");
+  const address = () => {
+    const names = [...document.querySelectorAll("#panels .panel[data-name]")].map((panel) => panel.dataset.name);
+    return `${(window.gradio_config?.root || "").replace(/\/$/, "")}/rulers?encoders=${names.map(encodeURIComponent).join(",")}`;
   };
-  window.showCuts = () => document.querySelectorAll("#rulers .ruler .text").forEach(toCut);
+  const refocus = () => { // on the sentence that was moved by its own buttons
+    if (!window.lastAct) return;
+    const { kind, index } = window.lastAct, place = { up: index - 1, down: index + 1, first: 0, drop: index }[kind];
+    const rows = [...document.querySelectorAll("#stage table.sentences")].find((table) => table.offsetParent);
+    const row = rows?.querySelector(`tr[data-sentence="${place}"]`) || rows?.querySelector("tr[data-sentence]");
+    const target = row?.querySelector(`button[data-act="${kind}"]:not(:disabled)`) || row?.querySelector("button:not(:disabled)");
+    window.lastAct = null;
+    target?.focus();
+  };
+  const mark = () => {
+    const status = document.querySelector("#status .status"), stage = document.querySelector("#stage");
+    if (!status || !stage || !box()) return;
+    const drawn = document.querySelector("#table table[data-prompt]");
+    const isOther = (about) => plain(box().value) !== plain(about.dataset.prompt);
+    const note = status.querySelector(".stale"), isStale = status.dataset.prompt !== undefined && isOther(status);
+    if (note && note.hidden === isStale) note.hidden = !isStale;
+    stage.toggleAttribute("data-live", !drawn || isOther(drawn));
+  };
   const show = (html) => {
-    const box = document.querySelector("#rulers .rulers-box");
-    if (!box) return;
-    box.innerHTML = html;
-    requestAnimationFrame(window.showCuts); // measuring costs a layout: the numbers go first
+    const live = document.querySelector("#live .live-box");
+    if (live) live.innerHTML = html;
+    mark();
+    refocus();
   };
   const send = async () => {
     if (state.busy || state.asked === state.shown) return;
@@ -31,26 +44,42 @@
     state.busy = false;
     send();
   };
-  window.countTokens = (text) => { state.asked = text ?? ""; send(); };
+  window.promptChanged = (text) => { state.asked = text ?? ""; requestAnimationFrame(mark); send(); };
+  window.toStage = () => document.querySelector("#status").scrollIntoView({ behavior: "smooth", block: "start" });
   document.addEventListener("input", (event) => {
-    if (event.target.matches?.("#prompt textarea")) window.countTokens(event.target.value);
+    if (event.target.matches?.("#prompt textarea")) window.promptChanged(event.target.value);
   }, true);
-})();
-// The pictures on the page know their prompt: once the box holds another one, their status line says so.
-(() => {
-  const mark = () => {
-    const box = document.querySelector("#prompt textarea");
-    document.querySelectorAll("#status .status[data-prompt]").forEach((status) => {
-      const note = status.querySelector(".stale"), isOther = Boolean(box) && box.value !== status.dataset.prompt;
-      if (note && note.hidden === isOther) note.hidden = !isOther;
-    });
-  };
-  window.markStale = () => requestAnimationFrame(mark);
-  document.addEventListener("input", (event) => event.target.matches?.("#prompt textarea") && mark(), true);
+  document.addEventListener("focusin", (event) => { // short on a phone until it is edited, and then as it is
+    if (event.target.matches?.("#prompt textarea")) document.querySelector("#prompt").classList.add("open");
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    if (event.target.matches?.("#prompt textarea")) document.querySelector("#go")?.click();
+  });
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("button[data-query]");
+    if (!button) return;
+    const link = `${location.origin}${location.pathname}?${button.dataset.query}`, words = button.textContent;
+    try {
+      await navigator.clipboard.writeText(link);
+      button.textContent = "Link copied";
+    } catch { // not allowed, as on a page without https: the reader copies it
+      window.prompt("The link", link);
+    }
+    setTimeout(() => { button.textContent = words; }, 2000);
+  });
   const watch = () => {
-    const status = document.querySelector("#status");
-    if (!status) return setTimeout(watch, 200);
-    new MutationObserver(mark).observe(status, { childList: true, subtree: true });
+    const stage = document.querySelector("#stage");
+    if (!stage || !box()) return setTimeout(watch, 100);
+    document.querySelector("#example input")?.setAttribute("placeholder", "Examples");
+    let panels = "";
+    new MutationObserver(() => {
+      mark();
+      const names = address();
+      if (names !== panels && state.shown !== null) { state.asked = box().value; state.shown = null; send(); }
+      panels = names;
+    }).observe(stage, { childList: true, subtree: true });
+    mark();
   };
   watch();
 })();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from html import escape
 from urllib.parse import urlsplit
 
 import gradio as gr
@@ -12,103 +14,131 @@ from starlette.middleware import Middleware
 from app import look
 from app.events import OWN_SIDE, Events
 from app.gate import BodyLimit, Gate, Hosts
-from app.keep import downloads_html
-from app.live_run import draw_unseen, start_run
-from app.models import Models, examples_note, judged_by, rulers_note
-from app.prompt_box import sentences_html
-from app.request import check_request
+from app.keep import Session, share_html
+from app.live_run import Run, draw_unseen, finish
+from app.models import Models
+from app.prompts import MOVES
+from app.request import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
+from app.result import scores_html, status_html
 from app.routes import Page, Posted, check_posted, compare_endpoint, refused
-from app.rulers import ruler_route, rulers_html
-from app.session import Session
-from app.settings import GUIDANCE, NEGATIVE_CHARACTERS, PROMPT_CHARACTERS, SEED, SEEDS, SIDES, STEPS, Settings
-from app.stage import empty_html, status_html
+from app.table import table_route
 from debias_sd.commands.arguments import EMBEDDED, REAL
 from debias_sd.commands.terminal import say
 
-_INTRO = (
-    "<h1>What does the end of a prompt do?</h1><p>CLIP, Stable Diffusion's text encoder, reads 77 tokens and drops the "
-    "rest. Same prompt, same noise, several encoders: what gets drawn?</p>"
+TITLE = "Which text encoder reads the end of your prompt?"
+_WHAT = (
+    "Stable Diffusion's text encoder, CLIP, reads 77 tokens of a prompt and drops the rest; Long-CLIP and DeBias-CLIP "
+    "read 248. Each picture is drawn from the same prompt and the same noise, only the encoder differs. "
 )
 _WORLD = (
-    '<p class="hint">The models that come with the app draw coloured shapes in nine places: seconds on a CPU, and a '
-    "checker can read every picture back.</p>"
+    "The models that come with the app draw coloured shapes in nine places, so that a checker can read every picture "
+    "back and say which sentences are in it."
+)
+_REAL = "The table says which sentences are in it, if whoever started the app named a judge."
+_START = "Press Compare: each encoder draws this prompt."
+_MARKS = (
+    "✓ drawn, ◐ in part, ✕ missing, ? unsure, – not read (after the window), · not judged. Late details: what the "
+    "second half of the sentences adds to the first one. In brackets: 95 % interval over seeds."
 )
 _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-pick]");
   if (button) trigger("pick", { index: Number(button.dataset.pick) });
 });"""
-_TO_STAGE = """(prompt) => {
-  if (prompt.trim()) document.querySelector('#status').scrollIntoView({ behavior: 'smooth', block: 'start' });
-}"""
+_VOTE = """element.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-place]");
+  if (button) trigger("vote", { place: Number(button.dataset.place) });
+});"""
+_TO_STAGE = """(prompt) => { if (prompt.trim()) window.toStage(); }"""
 _NEXT_ROUND = "() => { window.nextRound(); }"
-_START = "Press Compare: each encoder draws this prompt."
+_DRAW_LINK = "() => { if (new URLSearchParams(location.search).has('prompt')) document.querySelector('#go').click(); }"
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's sentence reaches the page
 
 
-def build_demo(models: Models, settings: Settings) -> Page:
-    """The whole page."""
-    with Page(title="What does the end of a prompt do?", analytics_enabled=False) as demo:
+def build_demo(models: Models, settings: Settings, *, ahead: bool = False) -> Page:
+    """The whole page. `ahead`: draw the first example now, so that the page begins with it."""
+    with Page(title=TITLE, analytics_enabled=False) as demo:
         session, events = gr.State(Session()), Events(models, settings)
         demo.events = events
-        gr.HTML(_INTRO + (_WORLD if settings.is_embedded else ""), elem_classes="title")
-        parts = {"session": session} | _prompt_part(models, settings, events)
-        with gr.Tabs():
-            with gr.Tab("Side by side"):
-                parts |= _stage_part(models)
-            with gr.Tab("Reading"):
-                parts |= _reading_part()
-            with gr.Tab("Keep"):
-                parts |= _keep_part(settings)
+        if ahead:
+            asyncio.run(finish(events.draw_ahead()[0], models))
+        run = events.drawn_ahead(next(iter(events.examples.values())))
+        gr.HTML(_title_html(settings), elem_classes="title")
+        parts = {"session": session}
+        with gr.Column(elem_id="stage"):
+            parts |= _stage_part(models, settings, events, run)
+        parts |= _folds_part(models, run)
         _connect(demo, parts, events)
         gr.api(compare_endpoint(models, settings), api_name="compare", concurrency_limit=None)
     return demo
 
 
-def _prompt_part(models: Models, settings: Settings, events: Events) -> dict[str, object]:
-    titles = list(events.examples)
-    first = events.examples[titles[0]]
-    parts: dict[str, object] = {}
-    with gr.Row(equal_height=False):
-        with gr.Column(scale=3, min_width=300):
-            parts["prompt"] = gr.Textbox(
-                first, label="Prompt", lines=9, max_lines=16, max_length=PROMPT_CHARACTERS, elem_id="prompt"
-            )
-        with gr.Column(scale=2, min_width=300, elem_classes="controls"):
-            parts["example"] = gr.Dropdown(
-                titles, value=titles[0], label="Examples", info=examples_note(settings), elem_id="example"
-            )
-            with gr.Row():
-                parts["seed"] = gr.Number(0, label="Seed", precision=0, minimum=SEED[0], maximum=SEED[1], min_width=110)
-                parts["seeds"] = gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140, scale=2)
-            with gr.Row():
-                parts["go"] = gr.Button("Compare", variant="primary", elem_id="go", min_width=110, scale=2)
-                parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=80)
-                parts["surprise"] = gr.Button("Surprise me", elem_id="surprise", min_width=120, scale=2)
-            parts["blind"] = gr.Checkbox(
-                False, label="Blind vote: names stay hidden until you have chosen", container=False, elem_id="blind"
-            )
-    with gr.Row(equal_height=False, elem_classes="folds"):
-        with gr.Accordion("Sentences: move, drop, swap with the first", open=False, elem_id="sentences-part"):
-            parts["sentences"] = gr.HTML(
-                sentences_html(first), elem_id="sentences", js_on_load=look.read_asset("sentences.js")
-            )
-        with gr.Accordion("More settings", open=False, elem_id="more"):
-            parts |= _more_part(models, settings)
-    gr.HTML(f'<p class="hint">{rulers_note(models)}</p>', elem_id="rulers-note")
-    parts["rulers"] = gr.HTML(f'<div class="rulers-box">{rulers_html(first, models)}</div>', elem_id="rulers")
+def _title_html(settings: Settings) -> str:
+    what = _WHAT + (_WORLD if settings.is_embedded else _REAL)
+    return (
+        f'<p class="project">debias_sd · long prompts for Stable Diffusion</p><h1>{TITLE}</h1>'
+        f"<details><summary>What am I looking at?</summary><p>{what}</p></details>"
+    )
+
+
+def _stage_part(models: Models, settings: Settings, events: Events, run: Run | None) -> dict[str, object]:
+    """Result, pictures, prompt and table; all of the first example, where it is drawn."""
+    first = next(iter(events.examples.values()))
+    empty, live = events.empty(first)
+    status, *panels, table = events.shown(run) if run else [status_html(_START), *empty, ""]
+    parts: dict[str, object] = {"status": gr.HTML(status, elem_id="status")}
+    with gr.Row(elem_id="top", equal_height=False):
+        with gr.Row(elem_classes="panels", elem_id="panels", equal_height=False):
+            parts["panels"] = [gr.HTML(panel, visible=bool(panel)) for panel in panels]
+        with gr.Column(elem_id="ask", min_width=200):
+            parts |= _ask_part(models, settings, events)
+    parts["votes"] = gr.HTML("", elem_id="votes", js_on_load=_VOTE)
+    parts["encoders"] = gr.CheckboxGroup(
+        [(ruler.title, name) for name, ruler in models.rulers.items()],
+        value=list(settings.chosen), label="Compare", show_label=False, elem_id="encoders",
+    )  # fmt: skip
+    with gr.Row(elem_id="moves"):
+        gr.HTML('<span class="hint">Move it, and compare before with after:</span>', elem_id="moves-note")
+        parts["moves"] = {
+            kind: gr.Button(words, size="sm", min_width=100, elem_id=f"move-{kind}") for kind, words in MOVES.items()
+        }
+    rows = look.read_asset("sentences.js")
+    parts["table"] = gr.HTML(table, visible=bool(table), elem_id="table", js_on_load=rows)
+    parts["live"] = gr.HTML(f'<div class="live-box">{live}</div>', elem_id="live", js_on_load=rows)
+    parts["share"] = gr.HTML(share_html(run, models, settings), elem_id="share")
+    parts["tally"] = gr.HTML("", elem_id="tally")
     return parts
 
 
-def _more_part(models: Models, settings: Settings) -> dict[str, object]:
-    """Settings that most comparisons leave as they are."""
+def _ask_part(models: Models, settings: Settings, events: Events) -> dict[str, object]:
+    """The prompt, what to compare, and settings that most comparisons leave as they are."""
+    titles = list(events.examples)
+    parts: dict[str, object] = {
+        "prompt": gr.Textbox(
+            events.examples[titles[0]], label="Prompt", lines=6, max_lines=6, max_length=PROMPT_CHARACTERS,
+            elem_id="prompt",
+        )
+    }  # fmt: skip
+    with gr.Row(elem_id="actions"):
+        parts["go"] = gr.Button("Compare", variant="primary", elem_id="go", min_width=90)
+        parts["cancel"] = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=70)
+        parts["surprise"] = gr.Button("Surprise me", elem_id="surprise", min_width=100)
+    note = "The long captions that come with the app have the form of the paper's figure, not its wording."
+    parts["example"] = gr.Dropdown(
+        titles, value=titles[0], label="Examples", info=None if settings.is_embedded else note, elem_id="example",
+        container=not settings.is_embedded,
+    )  # fmt: skip
+    with gr.Accordion("Settings", open=False, elem_id="more"):
+        parts |= _more_part(settings)
+    return parts
+
+
+def _more_part(settings: Settings) -> dict[str, object]:
     defaults = EMBEDDED if settings.is_embedded else REAL
     sizes = [("the pipeline's own", OWN_SIDE), *((f"{side} x {side}", side) for side in SIDES)]
     return {
-        "encoders": gr.CheckboxGroup(
-            [(ruler.title, name) for name, ruler in models.rulers.items()],
-            value=list(models.rulers), label="Encoders", elem_id="encoders",
-        ),
+        "seed": gr.Number(0, label="Seed", precision=0, minimum=SEED[0], maximum=SEED[1], min_width=110),
+        "seeds": gr.Slider(*SEEDS, value=1, step=1, label="Number of seeds", min_width=140),
         "steps": gr.Slider(*STEPS, value=defaults["steps"], step=1, label="Steps", elem_id="steps"),
         "guidance": gr.Slider(
             *GUIDANCE, value=defaults["guidance_scale"], step=0.5, label="Guidance", elem_id="guidance"
@@ -117,80 +147,77 @@ def _more_part(models: Models, settings: Settings) -> dict[str, object]:
             label="Negative prompt", max_length=NEGATIVE_CHARACTERS, lines=1, elem_id="negative"
         ),
         "side": gr.Dropdown(sizes, value=OWN_SIDE, label="Size", visible=not settings.is_embedded, elem_id="side"),
+        "blind": gr.Checkbox(
+            False, label="Blind vote: names stay hidden until you have chosen", container=False, elem_id="blind"
+        ),
     }  # fmt: skip
 
 
-def _stage_part(models: Models) -> dict[str, object]:
-    parts: dict[str, object] = {"status": gr.HTML(status_html(_START), elem_id="status")}
-    gr.HTML(f'<p class="hint">{judged_by(models)}</p>', elem_id="judged-by")
-    with gr.Row(visible=False, elem_id="votes") as parts["votes"]:
-        parts["choices"] = [
-            gr.Button(f"{'ABCDEF'[place]} is best", elem_id=f"vote-{place}", min_width=100)
-            for place in range(len(models.rulers))
-        ]
-        parts["choices"].append(gr.Button("No difference", elem_id="vote-none", min_width=120))
-    with gr.Row(elem_classes="panels", elem_id="panels"):
-        parts["panels"] = [gr.HTML(empty_html(ruler.title, ruler.reach)) for ruler in models.rulers.values()]
-    parts["tally"] = gr.HTML("", elem_id="tally")
+def _folds_part(models: Models, run: Run | None) -> dict[str, object]:
+    """What nobody needs at first sight."""
+    parts: dict[str, object] = {}
+    with gr.Accordion("Details: scores, quarters, seconds, who judges", open=False, elem_id="details"):
+        parts["scores"] = gr.HTML(scores_html(run) if run else "", elem_id="scores")
+        gr.HTML(f'<p class="hint">{judged_by(models)}</p>', elem_id="judged-by")
+    with gr.Accordion("What each encoder looks at", open=False, elem_id="reading"):
+        gr.HTML(
+            '<p class="hint">Where each encoder looks in the prompt, and how much each sentence changes what it says '
+            "to the picture. The first does not prove the second.</p>"
+        )
+        parts["read"] = gr.Button("Read this prompt", variant="primary", elem_id="read", min_width=200)
+        parts["plots"] = gr.HTML("", elem_id="plots")
+    with gr.Accordion("Earlier comparisons", open=False, elem_id="kept"):
+        parts["gallery"] = gr.HTML("", elem_id="gallery", js_on_load=_PICK)
     return parts
 
 
-def _reading_part() -> dict[str, object]:
-    gr.HTML(
-        '<p class="hint">Where each encoder looks in the prompt above, and how much each sentence changes what it says '
-        "to the picture. The first does not prove the second.</p>"
+def judged_by(models: Models) -> str:
+    """Who says what is drawn, and what the marks mean; HTML."""
+    if models.is_checked:
+        return _MARKS
+    about = models.about_judge
+    if about is None:
+        return (
+            "Real pictures are not judged here; whoever starts the app can name a judge. Hover or focus a sentence to "
+            "see where its words acted."
+        )
+    return (
+        f"Judged by {escape(about['name'])}: {escape(about['meaning'])}; thresholds: "
+        f"{escape(about['thresholds']['source'])}. {_MARKS}"
     )
-    return {
-        "read": gr.Button("Read this prompt", variant="primary", elem_id="read", min_width=200),
-        "plots": gr.HTML("", elem_id="plots"),
-    }
-
-
-def _keep_part(settings: Settings) -> dict[str, object]:
-    parts: dict[str, object] = {"gallery": gr.HTML("", elem_id="gallery", js_on_load=_PICK)}
-    parts["downloads"] = gr.HTML(downloads_html(None, settings), elem_id="downloads")
-    parts["command"] = gr.Textbox(
-        label="Command line", buttons=["copy"], interactive=False, lines=2, max_lines=6, elem_id="command"
-    )
-    parts["link"] = gr.Textbox(label="Link", buttons=["copy"], interactive=False, lines=1, max_lines=1, elem_id="link")
-    parts["json"] = gr.Textbox(
-        label="Settings", info="JSON; paste others here to use them", lines=4, max_lines=12, elem_id="settings"
-    )
-    parts["use"] = gr.Button("Use these settings", elem_id="use")
-    return parts
 
 
 def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
     """Which event does what."""
     prompt, session = parts["prompt"], parts["session"]
     asked = [parts[name] for name in ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")]
-    shown = [parts["status"], *parts["panels"], parts["go"], parts["cancel"], parts["votes"], parts["tally"]]
-    kept = [parts[name] for name in ("gallery", "downloads", "command", "link", "json")]
-    # Typing goes straight to /rulers (rulers.js); this is for texts that an example, a link or a move puts in.
-    changed = "(text) => { window.countTokens(text); window.markStale(); }"
-    prompt.change(None, prompt, js=changed, api_visibility="private")
-    told = [parts["sentences"], parts["example"]]
-    prompt.change(events.show_prompt, prompt, told, trigger_mode="always_last", **_QUICK)
-    parts["sentences"].act(events.move, prompt, prompt, **_QUICK)
-    parts["example"].input(events.choose, parts["example"], prompt, **_QUICK)
+    moves = parts["moves"]
+    shown = [parts["status"], *parts["panels"], parts["table"], parts["scores"], parts["votes"], parts["tally"]]
+    shown += [parts["go"], *moves.values(), parts["cancel"]]
+    kept = [parts["gallery"], parts["share"]]
+    # Typing goes straight to /rulers (page.js); this is for texts that an example, a link or a move puts in.
+    prompt.change(None, prompt, js="(text) => { window.promptChanged(text); }", api_visibility="private")
+    prompt.change(events.title_of, prompt, parts["example"], trigger_mode="always_last", **_QUICK)
+    for table in (parts["table"], parts["live"]):
+        table.act(events.move, prompt, prompt, **_QUICK)
+    parts["example"].input(events.choose, [session, parts["example"]], [prompt, *shown, *kept], **_QUICK)
     parts["surprise"].click(events.surprise, prompt, prompt, **_QUICK)
     parts["go"].click(None, prompt, js=_TO_STAGE, api_visibility="private")
     run = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     # What is kept comes with the answer itself: gradio drops a following event while the one before is under way.
     parts["go"].click(events.draw, [session, parts["blind"], *asked], shown + kept, trigger_mode="once", **run)
+    for kind, button in moves.items():
+        button.click(events.mover(kind), [session, *asked], [prompt, *shown, *kept], trigger_mode="once", **run)
     parts["cancel"].click(events.cancel, session, None, **_QUICK)
-    for place, button in enumerate(parts["choices"]):
-        chosen = place if place < len(parts["panels"]) else None
-        voted = button.click(events.voter(chosen), session, shown + kept, **_TOLD)
-        voted.then(None, None, None, js=_NEXT_ROUND, api_visibility="private")
+    voted = parts["votes"].vote(events.vote, session, shown + kept, **_TOLD)
+    voted.then(None, None, None, js=_NEXT_ROUND, api_visibility="private")
     parts["read"].click(
         events.read, [prompt, parts["encoders"]], parts["plots"], concurrency_limit=1, api_visibility="private"
     )
-    parts["gallery"].pick(events.pick, session, kept, **_QUICK)
-    parts["use"].click(events.use_json, parts["json"], asked, **_TOLD)
-    demo.load(None, js="() => { window.showCuts(); }", api_visibility="private")
-    demo.load(events.use_link, None, asked, **_TOLD)
-    demo.load(events.show_example, session, shown + kept, **run)
+    parts["gallery"].pick(events.pick, session, asked + shown + kept, **_QUICK)
+    linked = demo.load(events.use_link, None, asked, **_TOLD)
+    linked.success(None, None, None, js=_DRAW_LINK, api_visibility="private")
+    demo.load(events.begin, session, kept, **_QUICK)
 
 
 def launch(demo: Page, models: Models, settings: Settings) -> None:
@@ -198,10 +225,7 @@ def launch(demo: Page, models: Models, settings: Settings) -> None:
     hosts = Hosts(settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
     try:
-        if settings.example and settings.is_embedded:
-            first = next(iter(demo.events.examples.values()))
-            demo.events.example = start_run(check_request({"prompt": first}, settings), models)
-            draw_unseen(demo.events.example, models)
+        draw_unseen([run for run in demo.events.ahead.values() if not run.is_over], models)
         _, address, public = demo.launch(
             prevent_thread_lock=True,
             quiet=True,
@@ -247,4 +271,4 @@ def _server_parts(demo: Page, models: Models, settings: Settings, hosts: Hosts) 
         Middleware(models.listeners.middleware, expected=has_unread),
     ]
     handlers = {RequestValidationError: refused}
-    return {"middleware": middleware, "routes": [ruler_route(models)], "exception_handlers": handlers}
+    return {"middleware": middleware, "routes": [table_route(models, settings.chosen)], "exception_handlers": handlers}

@@ -1,30 +1,112 @@
-"""What a person asks for: checked on the server, whatever the page allowed; JSON, a link, and a command line."""
+"""What may be asked: the operator's settings, and a person's request, checked on the server whatever the page allowed.
+
+A request is written out as a link that sets the page up and as the command line that draws the same.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from app.settings import (
-    EMBEDDED_ENCODERS,
-    GUIDANCE,
-    NEGATIVE_CHARACTERS,
-    PROMPT_CHARACTERS,
-    SEED,
-    SEEDS,
-    SIDES,
-    STEPS,
-    Settings,
-)
 from debias_sd.commands.arguments import EMBEDDED, REAL
 from debias_sd.tokens import check_text
 
+CHOSEN = ("base", "long-clip", "debias")  # of the embedded encoders, what a page begins with
+OFFERED = ("base", "chunked", "sentences", "stretched", "long-clip", "debias")
+PROMPT_CHARACTERS = 20_000
+NEGATIVE_CHARACTERS = 2_000
+STEPS = (1, 100)
+GUIDANCE = (0.0, 20.0)
+SEED = (0, 2**32 - 1)
+SEEDS = (1, 8)
+SIDES = (256, 384, 512, 768, 1024)
+WAITING = 32  # people in the queue; one more is refused
+MAX_ENCODERS = 6
+DTYPES = ("float32", "float16", "bfloat16")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LINK_CHARACTERS = 6_000  # browsers and servers take longer ones, chat programs and mail do not
+_HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
+_NAME = re.compile(r"[\w][\w .+-]{0,39}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The models that the page may name, and where it listens; nothing of this comes from a request."""
+
+    base: str | None = None
+    """Folder or hub id of a pipeline; None is the embedded one."""
+    encoders: Mapping[str, str] = dataclasses.field(default_factory=lambda: {name: name for name in OFFERED})
+    """Name on the page -> embedded name, folder or hub id; `base` is the pipeline's own encoder."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    host: str = "127.0.0.1"
+    port: int | None = None
+    share: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the app answers, besides its own: of a proxy in front of it, or in the network."""
+    judge: str | None = None
+    """`clip:` or `vqa:` and a folder or hub id: who judges pictures of a real base; the embedded one has a checker."""
+    judge_report: str | None = None
+    """A report of `debias-sd calibrate` with the judge's thresholds."""
+    example: bool = True
+    """Whether the embedded models draw the first example when the app starts, for every page to begin with."""
+    own_examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The operator's example prompts by title, shown before the built-in ones; `app.prompts` reads them."""
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The encoders of a page that has just been opened, and of a request that names none."""
+        is_default = self.is_embedded and self.encoders == Settings().encoders
+        return CHOSEN if is_default else tuple(self.encoders)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.encoders) <= MAX_ENCODERS:
+            raise ValueError(f"--encoders names {len(self.encoders)} encoders; it must name 1 to {MAX_ENCODERS}.")
+        for name in self.encoders:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"--encoders has the name {name!r}; a name must be up to 40 letters, digits, spaces, dots, + and -."
+                )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"--dtype is {self.dtype}; it must be one of {', '.join(DTYPES)}.")
+        if self.judge is not None and self.base is None:
+            raise ValueError(f"--judge is {self.judge}, but the embedded models have their own; leave it out.")
+        if self.judge_report is not None and self.judge is None:
+            raise ValueError("--judge-report is given without --judge; name the judge that it is about.")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise ValueError(f"--port is {self.port}; it must be 1 to 65535.")
+        for name in self.allowed_hosts:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"--allowed-hosts has {name!r}, which is not a host name; give names like app.example.org, without "
+                    "a scheme, port or path."
+                )
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the pictures are the embedded world's."""
+        return self.base is None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the operator named to load from: folders, files and hub ids."""
+        judge = (self.judge or "").partition(":")[2]
+        return tuple(filter(None, (self.base, *self.encoders.values(), judge, self.judge_report)))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it listens on this machine's own address only."""
+        return self.host in LOOPBACK
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches the page: then the command line may name the operator's folders."""
+        return self.is_loopback and not self.share and not self.allowed_hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +127,6 @@ class Request:
         """Plain data that `check_request` takes back."""
         return dataclasses.asdict(self) | {"encoders": list(self.encoders)}
 
-    def as_json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
-
     def as_query(self) -> str | None:
         """The query string of a link that sets the page up; None when it is too long for one."""
         plain = {name: value for name, value in self.as_dict().items() if value not in ("", None)}
@@ -63,7 +142,7 @@ class Request:
         if settings.base is not None:
             words += ["--base", settings.base if is_named else "BASE"]
         sources = [settings.encoders[name] for name in self.encoders]
-        is_embedded = settings.is_embedded and set(sources) <= set(EMBEDDED_ENCODERS)
+        is_embedded = settings.is_embedded and set(sources) <= set(OFFERED)
         words += ["--encoders", *(sources if is_named or is_embedded else self.encoders)]
         words += ["--steps", str(self.steps), "--guidance-scale", f"{self.guidance:g}"]
         if self.negative:
@@ -98,17 +177,6 @@ def check_request(raw: Mapping[str, Any], settings: Settings) -> Request:
         guidance=_number(raw.get("guidance", defaults["guidance_scale"]), "guidance", GUIDANCE),
         side=_side(raw.get("side"), settings),
     )
-
-
-def read_json(text: str) -> dict[str, Any]:
-    """The settings in a JSON text; ValueError when it is not a JSON object."""
-    try:
-        raw = json.loads(text[: 10 * PROMPT_CHARACTERS])
-    except (ValueError, RecursionError, TypeError):
-        raise ValueError("the settings are not JSON; paste what the Keep tab shows.") from None
-    if not isinstance(raw, dict):
-        raise ValueError("the settings are JSON, but not an object; paste what the Keep tab shows.")
-    return raw
 
 
 def read_query(query: str) -> dict[str, Any]:
@@ -168,7 +236,7 @@ def _side(value: Any, settings: Settings) -> int | None:
 
 
 def _encoders(value: Any, settings: Settings) -> tuple[str, ...]:
-    names = list(settings.encoders) if value is None else value
+    names = settings.chosen if value is None else value
     if not isinstance(names, Sequence) or isinstance(names, str) or not names:
         raise ValueError(f"no encoder is chosen; choose from {', '.join(settings.encoders)}.")
     for name in names:

@@ -16,10 +16,9 @@ import gradio as gr
 
 from app.gate import App, Receive, Send
 from app.live_run import Run, Track, compare, start_run
+from app.look import data_url
 from app.models import Models
-from app.previews import data_url
-from app.request import check_request
-from app.settings import Settings
+from app.request import Settings, check_request
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -1,7 +1,7 @@
-"""The panels as HTML: one per encoder, with its pictures, its progress and its verdicts; the row of small pictures.
+"""The panels as HTML: one per encoder, with its pictures and its progress.
 
 Every text that a person or a model wrote is escaped. Highlighting is the page's script: elements that share
-`data-sentence` light up together.
+`data-sentence` light up together. A click on a picture opens two of them in one place (closer.js).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from html import escape
 import numpy as np
 
 from app.live_run import Picture, Run, Track
-from app.previews import data_url, thumb
-from app.verdict_rows import mean_of, scores_html, verdicts_html
+from app.look import data_url
+from app.result import counts_of, pictures_before
 from debias_sd.comparison import Sentence
-from debias_sd.measure.judges import DRAWN
 from debias_sd.shapes.render import CELL, SIDE
-from debias_sd.text import count_of
 
 LETTERS = "ABCDEF"
-_WITH_WORDS = 3  # small pictures in a row that have room for a word below them
 
 
-def frame_html(image: np.ndarray, alt: str, *, highlights: str = "") -> str:
-    """A finished picture; the embedded world's few pixels stay sharp."""
+def frame_html(image: np.ndarray, alt: str, *, highlights: str = "", closer: str = "") -> str:
+    """A finished picture; the embedded world's few pixels stay sharp. `closer`: attributes of one that opens."""
     pixelated = "pixelated" if image.shape[0] <= 64 else ""
-    return f'<div class="frame"><img class="{pixelated}" src="{data_url(image)}" alt="{escape(alt)}">{highlights}</div>'
+    inner = f'<img class="{pixelated}" src="{data_url(image)}" alt="{escape(alt)}">{highlights}'
+    if closer:
+        return f'<button type="button" class="frame" {closer}>{inner}</button>'
+    return f'<div class="frame">{inner}</div>'
 
 
 def empty_frame_html(words: str) -> str:
@@ -55,45 +55,6 @@ def highlights_html(picture: Picture, sentences: Sequence[Sentence]) -> str:
     )
 
 
-def strip_html(run: Run) -> str:
-    """The first pictures in one small row, for screens on which the panels do not fit side by side; they say it all.
-
-    It has its full height from the start, so that nothing moves when a picture comes.
-    """
-    return _strip([_strip_item(run, track) for track in run.tracks])
-
-
-def blind_strip_html(pictures: Sequence[Picture | None]) -> str:
-    """The same row for a round of a blind vote: letters for names."""
-    return _strip(
-        [
-            empty_frame_html("") + LETTERS[place]
-            if picture is None
-            else frame_html(thumb(picture.image), "") + LETTERS[place]
-            for place, picture in enumerate(pictures)
-        ]
-    )
-
-
-def _strip_item(run: Run, track: Track) -> str:
-    if not track.pictures:
-        return f"{empty_frame_html('')}{_name(track.title)}{track.state}"
-    first = track.pictures[0]
-    share = mean_of([picture.score.drawn for picture in track.pictures])
-    words = " drawn" if len(run.tracks) <= _WITH_WORDS else ""
-    told = "not judged" if share is None else f"{share:.0f} %{words}"
-    frame = frame_html(thumb(first.image), "", highlights=highlights_html(first, run.sentences))
-    return f"{frame}{_name(track.title)}{told}"
-
-
-def _name(title: str) -> str:
-    return f'<span class="name">{escape(title)}</span>'
-
-
-def _strip(items: Sequence[str]) -> str:
-    return f'<ul class="strip" aria-hidden="true">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
-
-
 def empty_html(title: str, window: int | None) -> str:
     """A panel before the first run."""
     return _panel(title, _window_note(window), empty_frame_html("Its picture appears here."), state="empty")
@@ -104,13 +65,11 @@ def panel_html(run: Run, track: Track) -> str:
     body = _pictures_html(run, track) + _progress_html(run, track)
     if track.fault:
         body += f'<p class="fault" role="alert">{escape(_capital(track.fault))}</p>'
-    if track.pictures:
-        body += scores_html(run, track) + verdicts_html(run.sentences, track.pictures)
-    return _panel(track.title, _window_note(track.window), body, state=track.state)
+    return _panel(track.title, _window_note(track.window), body, state=track.state, name=track.name)
 
 
 def _window_note(window: int | None) -> str:
-    return "reads every sentence" if window is None else f"window of {window} tokens"
+    return "reads every sentence" if window is None else f"reads {window} tokens"
 
 
 def blind_progress_html(track: Track, place: int) -> str:
@@ -130,55 +89,44 @@ def blind_panel_html(picture: Picture | None, place: int) -> str:
     return _panel(f"Picture {letter}", "", body, state="done")
 
 
-def status_of(run: Run | None) -> str:
-    """One line that says where a run is; it is read out."""
-    if run is None:
-        return ""
-    if run.before is not None:
-        return f"{run.before} before you"
-    if not run.is_over:
-        drawing = next((track for track in run.tracks if track.state == "drawing"), None)
-        return f"Drawing with {drawing.title}" if drawing else "Drawing"
-    if any(track.state == "stopped" for track in run.tracks):
-        return "Stopped"
-    failed = [track.title for track in run.tracks if track.state == "failed"]
-    seconds = sum(picture.seconds for track in run.tracks for picture in track.pictures)
-    return f"Done in {seconds:.1f} s" + (f"; {', '.join(failed)} failed" if failed else "")
-
-
-def status_html(words: str, *, blind: bool = False, prompt: str | None = None) -> str:
-    """The status line; of pictures that are there it knows their `prompt`, and says when the box holds another one."""
-    about = "" if prompt is None else f' data-prompt="{escape(prompt)}"'
-    return (
-        f'<div class="status{" blind" if blind else ""}" role="status" aria-live="polite"{about}>{escape(words)}'
-        '<span class="stale" hidden>; the prompt has changed since</span></div>'
+def votes_html(pictures: int) -> str:
+    """The buttons of a blind round."""
+    buttons = "".join(
+        f'<button type="button" id="vote-{place}" data-place="{place}">{LETTERS[place]} is best</button>'
+        for place in range(pictures)
     )
+    return f'{buttons}<button type="button" id="vote-none" data-place="-1">No difference</button>'
 
 
-def _panel(title: str, note: str, body: str, *, state: str) -> str:
+def _panel(title: str, note: str, body: str, *, state: str, name: str = "") -> str:
+    named = f' data-name="{escape(name)}"' if name else ""
     return (
-        f'<section class="panel {state}" aria-label="{escape(title)}"><header><h2>{escape(title)}</h2>'
+        f'<section class="panel {state}" aria-label="{escape(title)}"{named}><header><h2>{escape(title)}</h2>'
         f'<span class="count">{escape(note)}</span></header>{body}</section>'
     )
 
 
 def _pictures_html(run: Run, track: Track) -> str:
-    """The finished pictures, the one being drawn, and places for those to come: nothing moves when one comes."""
-    figures = [_figure(picture, track, run.sentences) for picture in track.pictures]
-    missing = range(len(track.pictures), track.wanted) if track.state in ("drawing", "waiting") else ()
-    for number in missing:
-        is_next = number == len(track.pictures) and track.state == "drawing"
-        if is_next and track.preview is not None:
-            alt = "Preview of the picture being drawn"
-            inner = f'<div class="frame"><img class="preview" src="{data_url(track.preview)}" alt="{alt}"></div>'
-        else:
-            inner = empty_frame_html("drawing" if is_next else "waiting")
-        seed = f"<span>seed {run.request.seed + number}</span>"
-        figures.append(f"<figure>{inner}<figcaption>{seed}</figcaption></figure>")
+    """The finished pictures, the one being drawn, and places for those to come: nothing moves when one comes.
+
+    Of a prompt whose sentences were moved each is beside the one of the prompt before.
+    """
+    before = {picture.seed: picture for picture in pictures_before(run, track)}
+    figures = []
+    for number in range(track.wanted):
+        seed = run.request.seed + number
+        if seed in before:
+            figures.append(_figure(before[seed], track, run.earlier, when="before"))
+        picture = next((picture for picture in track.pictures if picture.seed == seed), None)
+        if picture is not None:
+            figures.append(_figure(picture, track, run, when="after" if before else ""))
+        elif track.state in ("drawing", "waiting"):
+            figures.append(_coming(track, is_next=number == len(track.pictures) and track.state == "drawing"))
     if not figures:
         words = "stopped" if track.state == "stopped" else "no picture"
         figures.append(f"<figure>{empty_frame_html(words)}</figure>")
-    many = f' many" style="--columns:{_columns(track.wanted)}' if track.wanted > 1 else ""
+    columns = 2 if before else _columns(track.wanted)
+    many = f' many" style="--columns:{columns}' if track.wanted > 1 or before else ""
     return f'<div class="pictures{many}">{"".join(figures)}</div>'
 
 
@@ -191,23 +139,33 @@ def _columns(pictures: int) -> int:
     return {2: 2, 4: 2, 7: 4, 8: 4}.get(pictures, 3)
 
 
-def _figure(picture: Picture, track: Track, sentences: Sequence[Sentence]) -> str:
+def _coming(track: Track, *, is_next: bool) -> str:
+    if is_next and track.preview is not None:
+        alt = "Preview of the picture being drawn"
+        inner = f'<div class="frame"><img class="preview" src="{data_url(track.preview)}" alt="{alt}"></div>'
+    else:
+        inner = empty_frame_html("drawing" if is_next else "waiting")
+    return f"<figure>{inner}<figcaption></figcaption></figure>"
+
+
+def _figure(picture: Picture, track: Track, run: Run, *, when: str) -> str:
+    of = f"{track.title}{', ' + when if when else ''}, seed {picture.seed}"
+    closer = f'data-title="{escape(of)}" title="Look closer, and flip with another one"'
     frame = frame_html(
-        picture.image, f"Drawn with {track.title}, seed {picture.seed}", highlights=highlights_html(picture, sentences)
+        picture.image, f"Drawn with {of}", highlights=highlights_html(picture, run.sentences), closer=closer
     )
-    told = ""
+    words = [when or (f"seed {picture.seed}" if track.wanted > 1 else "")]
     if picture.score.drawn is not None:
-        drawn = sum(verdict.mark == DRAWN for verdict in picture.verdicts)
-        judged = sum(verdict.is_judged for verdict in picture.verdicts)
-        of = f"{count_of(judged, 'sentence')} drawn" if track.wanted == 1 else str(judged)
-        told = f" <span>{drawn} of {of}</span>"
-    return f"<figure>{frame}<figcaption><span>seed {picture.seed}</span>{told}</figcaption></figure>"
+        drawn, judged = counts_of(picture)
+        noun = "" if any(words) else f' <span class="word">{"sentence" if judged == 1 else "sentences"}</span>'
+        words.append(f"{drawn} of {judged}{noun}")
+    return f"<figure>{frame}<figcaption>{': '.join(filter(None, words))}</figcaption></figure>"
 
 
 def _progress_html(run: Run, track: Track) -> str:
     """How far the encoder is; one that is not drawing has the place of it until the run is over."""
     if run.is_over or track.state == "failed" or (track.state == "done" and track.wanted == 1):
-        return ""
+        return '<div class="progress"></div>'
     if track.state != "drawing":
         return f'<div class="progress"><div></div><span>{track.state}</span></div>'
     if track.is_judged:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from app.gate import App, Receive, Send, refuse
-from app.settings import WAITING
+from app.request import WAITING
 
 if TYPE_CHECKING:
     import gradio as gr

@@ -8,7 +8,7 @@ from debias_sd.datasets.world import prompt_set
 REASON = NO_APP or NO_BROWSER
 MARKS = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "never")]
 PROMPT = prompt_set(7, count=1).captions[0].text
-WAIT = 300_000  # milliseconds; a free core needs a few seconds
+WAIT = 25_000
 # What gradio's own script says when a page is left while a stream is open.
 LEAVING = ("BodyStreamBuffer was aborted", "Connection errored out", "AbortError: signal is aborted without reason")
 
@@ -47,11 +47,16 @@ def page(browser, url):
 
 def type_prompt(page, text: str) -> None:
     page.locator("#prompt textarea").fill(text)
-    page.wait_for_function("text => document.querySelector('.ruler .text').innerText.startsWith(text)", arg=text[:40])
+    first = "text => text.startsWith(document.querySelector('#live .text')?.textContent ?? '-')"
+    page.wait_for_function(first, arg=" ".join(text.split()))
 
 
 def wait_status(page, start: str) -> None:
     page.wait_for_function("t => document.querySelector('#status').innerText.startsWith(t)", arg=start)
+
+
+def wait_done(page) -> None:
+    page.locator("#status [data-state=done]").wait_for()
 
 
 def wait_prompt(page, start: str) -> None:
@@ -65,7 +70,7 @@ def fill_number(page, label: str, value: int) -> None:
 
 
 def few_steps(page, steps: int = 2) -> None:
-    page.get_by_role("button", name="More settings").click()
+    page.get_by_role("button", name="Settings").click()
     fill_number(page, "Steps", steps)
 
 

@@ -11,9 +11,10 @@ from tiny_app import tiny_models
 
 from app.__main__ import build_parser, main, read_settings
 from app.events import Events
+from app.keep import Session
 from app.page import build_demo
-from app.prompt_box import examples, read_examples, surprise
-from app.settings import PROMPT_CHARACTERS, Settings
+from app.prompts import examples, read_examples, surprise
+from app.request import PROMPT_CHARACTERS, Settings
 
 MINE = (
     {"id": "Kitchen <b>one</b>", "prompt": "photo, detailed, 8k, A kitchen. On the table lies a red apple."},
@@ -120,10 +121,10 @@ def test_surprise_of_a_real_base_draws_from_all_examples_but_the_one_that_is_sho
 
 
 def test_a_prompt_is_known_by_its_title_as_long_as_nobody_changes_it(mine):
-    events = Events(None, settings_of("--examples", str(mine)))
-    assert events.choose(TITLES[1]) == MINE[1]["prompt"]
-    assert events.show_prompt(MINE[1]["prompt"])[1] == TITLES[1]
-    assert events.show_prompt(MINE[1]["prompt"] + "!")[1] is None
+    events = Events(tiny_models(), settings_of("--examples", str(mine)))
+    assert events.choose(Session(), TITLES[1])[0] == MINE[1]["prompt"]
+    assert events.title_of(MINE[1]["prompt"]) == TITLES[1]
+    assert events.title_of(MINE[1]["prompt"] + "!") is None
 
 
 def test_the_page_offers_the_operators_examples_and_says_nothing_of_their_file(mine):

@@ -9,12 +9,11 @@ from tiny_app import finish
 from tiny_pipelines import tiny_flux, tiny_sd2, tiny_sd3, tiny_sd_pipeline, tiny_sdxl
 
 from app.live_run import start_run
-from app.models import Models, rulers_note
-from app.request import check_request
+from app.models import Models
+from app.request import Settings, check_request
 from app.routes import answer_of
-from app.rulers import rulers_html
-from app.settings import Settings
 from app.stage import panel_html
+from app.table import run_table
 
 # Pictures are drawn in a thread of its own, where several threads of torch share sums out otherwise.
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,11 +61,11 @@ def test_each_family_is_drawn_ruled_and_mapped(family, tmp_path):
     if family == "sd3":  # the tiny one's grid of positions is smaller
         assert "pos_embed_max_size" in sized["encoders"]["Long"]["fault"]
     assert shapes == ([] if family == "sd3" else [(256, 256, 3)])
-    rulers = rulers_html(PROMPT, models)
-    assert rulers.count("<section") == 2
-    assert rulers.count("<del") == 1
+    table = run_table(answer["run"], models)
+    assert table.count("<col>") == 3
+    assert table.count("77 tokens end here: CLIP reads no further") == 1
     assert 'class="panel done"' in panel_html(answer["run"], answer["run"].tracks[1])
-    assert ("T5 reads the prompt too" in rulers_note(models)) == (family in ("sd3", "flux"))
+    assert ("T5 reads the prompt too" in table) == (family in ("sd3", "flux"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

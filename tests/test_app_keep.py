@@ -1,9 +1,10 @@
-"""What is kept of a run, its panels, the Reading tab's numbers: prompts are text, the operator's paths are names."""
+"""What is kept of a run, its panels, what an encoder looks at: prompts are text, the operator's paths are names."""
 
 import base64
 import io
 import json
 import re
+from html import unescape
 
 import numpy as np
 import pytest
@@ -11,15 +12,15 @@ import torch
 from PIL import Image
 from tiny_app import drawn, tiny_models
 
-from app.keep import comparison_of, downloads_html, gallery_html, page_of, png_of
+from app.keep import KEPT, Session, comparison_of, gallery_html, page_of, png_of, share_html
 from app.live_run import Run, start_run
-from app.models import Models
-from app.reading_tab import read_all, reading_html, sentence_spans, slots_of
-from app.request import check_request
+from app.models import Models, names_only
+from app.reading import read_all, reading_html, slots_of
+from app.request import Settings, check_request, read_query
+from app.result import result_of
 from app.routes import answer_of
-from app.session import KEPT, Session
-from app.settings import Settings, names_only
-from app.stage import blind_panel_html, blind_progress_html, panel_html, status_of
+from app.stage import blind_panel_html, blind_progress_html, panel_html
+from app.table import run_table
 from debias_sd.comparison import sentences_of
 from debias_sd.datasets.world import prompt_set
 
@@ -66,9 +67,9 @@ def test_the_png_of_several_seeds_shows_every_picture(models):
 
 @pytest.mark.parametrize("prompt", [PROMPT, NASTY])
 def test_the_page_needs_nothing_else_and_shows_prompts_as_text(models, prompt):
-    page = page_of(run_of(models, prompt), SETTINGS)
+    page = page_of(run_of(models, prompt), models, SETTINGS)
     assert re.findall(r"""(?:src|href|url\()\s*=?\s*["']?(?!data:)[a-z]+:""", page) == []
-    assert page.count("<script") == 1
+    assert page.count("<script") == 2
     assert "<img src=x" not in page
     assert page.count("data:image/png;base64,") == 2
 
@@ -76,13 +77,14 @@ def test_the_page_needs_nothing_else_and_shows_prompts_as_text(models, prompt):
 @pytest.mark.parametrize("prompt", [PROMPT, NASTY])
 def test_downloads_are_data_addresses_named_by_the_seed(models, prompt):
     run = run_of(models, prompt)
-    page = downloads_html(run, SETTINGS)
+    page = share_html(run, models, SETTINGS)
     names = re.findall(r'download="([^"]*)"', page)
-    assert names == ["comparison-seed-5.png", "comparison-seed-5.html", "comparison-seed-5.json"]
+    assert names == ["comparison-seed-5.png", "comparison-seed-5.html"]
     contents = [base64.b64decode(text) for text in re.findall(r';base64,([^"]*)"', page)]
     assert contents[0][:8] == b"\x89PNG\r\n\x1a\n"
-    assert contents[1].decode() == page_of(run, SETTINGS)
-    assert check_request(json.loads(contents[2]), SETTINGS) == run.request
+    assert contents[1].decode() == page_of(run, models, SETTINGS)
+    query = unescape(re.search(r'data-query="([^"]*)"', page)[1])
+    assert check_request(read_query(query), SETTINGS) == run.request
     assert "<script" not in gallery_html([run], 0)
     assert "<img src=x" not in gallery_html([run], 0)
 
@@ -99,7 +101,7 @@ def test_the_gallery_holds_the_newest(models):
 
 def test_the_gallery_has_a_bound_in_bytes(models, monkeypatch):
     run = run_of(models)
-    monkeypatch.setattr("app.session.KEPT_BYTES", 5 * 48 * 48 * 3)  # two pictures a run
+    monkeypatch.setattr("app.keep.KEPT_BYTES", 5 * 48 * 48 * 3)  # two pictures a run
     session = Session()
     for _ in range(4):
         session.keep(run)
@@ -111,11 +113,12 @@ def test_a_panel_has_a_verdict_for_every_sentence(models, seeds):
     run = run_of(models, seeds=seeds)
     page = panel_html(run, run.tracks[1])
     rows = sentences_of(PROMPT, models.base.tokenizer)
-    assert page.count('<li class="') == len(rows)
+    table = run_table(run, models)
+    assert table.count('<tr class="sentence') == len(rows)
+    assert table.count('<span class="mark">') == 2 * len(rows)
     assert page.count("<figure>") == seeds
     assert "DeBias-CLIP" in page
-    assert "late details" in page
-    assert status_of(run).startswith("Done in ")
+    assert result_of(run).endswith("</span> of 9 sentences." if seeds == 1 else "in the mean over 2 seeds.")
 
 
 def test_a_panel_shows_prompts_as_text_and_a_fault(models):
@@ -138,7 +141,7 @@ def test_a_blind_panel_names_nobody(models):
 @pytest.mark.parametrize("prompt", [PROMPT, "One.  Two\n\nthree. Four!", NASTY, "🙂 naïve. 星がある。 Done."])
 def test_sentences_have_the_slots_of_their_tokens(models, prompt):
     ruler = models.rulers["debias"]
-    spans = sentence_spans(ruler, prompt)
+    spans = ruler.sentence_spans(prompt)
     tokens = len(ruler.tokenizer(prompt, split_special_tokens=True)["input_ids"]) - 2
     assert spans[0][0] == 1
     assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
@@ -194,9 +197,9 @@ def test_what_is_taken_along_holds_names(models):
     run = drawn(models, "A star.")
     with Image.open(io.BytesIO(png_of(run))) as image:
         texts = list(image.text.values())
-    files = re.findall(r";base64,([^\"]*)\"", downloads_html(run, ELSEWHERE))
-    texts += [base64.b64decode(files[1]).decode(), base64.b64decode(files[2]).decode()]
-    texts += [page_of(run, ELSEWHERE), json.dumps(answer_of(run)), run.request.as_query()]
+    files = re.findall(r";base64,([^\"]*)\"", share_html(run, models, ELSEWHERE))
+    texts += [base64.b64decode(files[1]).decode(), run_table(run, models), result_of(run)]
+    texts += [page_of(run, models, ELSEWHERE), json.dumps(answer_of(run)), run.request.as_query()]
     for text in texts:
         assert "somebody" not in text
         assert "/srv" not in text
@@ -228,6 +231,6 @@ def test_a_fault_holds_names(models, monkeypatch, fault, told):
     monkeypatch.setattr(models.pipes["base"].text_encoder, "forward", fail)
     run = drawn(models, "A star.")
     assert run.tracks[0].fault == told
-    for text in (panel_html(run, run.tracks[0]), json.dumps(answer_of(run)), page_of(run, ELSEWHERE)):
+    for text in (panel_html(run, run.tracks[0]), json.dumps(answer_of(run)), page_of(run, models, ELSEWHERE)):
         assert "somebody" not in text
         assert "/srv" not in text

@@ -6,7 +6,8 @@ import torch
 from tiny_app import drawn, tiny_models
 
 from app.models import Models
-from app.previews import GRID, Maps, overlay_url, watch_attention
+from app.reading import GRID, Maps, overlay_url, watch_attention
+from app.result import result_of
 from app.stage import panel_html
 from debias_sd.comparison import draw_prompt
 from debias_sd.drawing import Variant
@@ -78,7 +79,7 @@ def test_a_panel_of_a_real_pipeline_has_a_map_for_what_was_read(models):
     assert all(long.maps)
     page = panel_html(run, run.tracks[0])
     assert page.count('class="map"') == sum(read)
-    assert "the app runs without <code>--judge</code>" in page
+    assert "the app runs without <code>--judge</code>" in result_of(run)
     assert {verdict.mark for verdict in short.verdicts} == {"not judged"}
 
 

@@ -12,8 +12,8 @@ from tiny_world import tiny_pipeline
 from app.live_run import Run, compare, start_run
 from app.models import Models
 from app.request import Request
-from app.rulers import rulers_html
 from app.stage import panel_html
+from app.table import live_table, run_table
 from app.waiting import QueueFullError
 from debias_sd.comparison import compare_encoders
 from debias_sd.datasets.world import prompt_set
@@ -64,9 +64,9 @@ def test_the_bases_own_encoder_reads_to_the_end_by_sentences_and_in_windows():
     assert ["not read" in found for found in marks] == [True, False, False]
     pages = [panel_html(run, track) for track in run.tracks]
     assert ["reads every sentence" in page for page in pages] == [False, True, True]
-    rulers = [rulers_html(PROMPT, models, [name]) for name in sources]
-    assert ["<del" in ruler for ruler in rulers] == [True, False, False]
-    assert ["tokens, reads all" in ruler for ruler in rulers] == [False, True, True]
+    tables = [live_table(PROMPT, models, [name]) for name in sources]
+    assert ["CLIP loses" in table for table in tables] == [True, False, False]
+    assert run_table(run, models).count("tokens end here: CLIP reads no further") == 1
 
 
 def test_each_seed_is_its_own_picture_and_repeats(models):

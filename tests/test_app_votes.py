@@ -1,11 +1,11 @@
-"""The queue, blind votes and their interval."""
+"""The queue and blind votes."""
 
 import random
 import threading
 
 import pytest
 
-from app.session import Ballot, Tally, binomial_interval, tally_html
+from app.keep import Ballot, Tally, tally_html
 from app.waiting import Client, Queue, QueueFullError
 
 
@@ -93,15 +93,6 @@ def test_one_address_does_not_take_all_places():
         queue.join(Client("10.0.0.4", "x"))
 
 
-# Clopper-Pearson intervals as published tables have them (95 %).
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    [(0, 5, 0, 0.5218), (5, 5, 0.4782, 1), (1, 3, 0.0084, 0.9057), (8, 10, 0.4439, 0.9748), (15, 30, 0.3130, 0.6870)],
-)
-def test_the_interval_is_the_exact_one(successes, trials, low, high):
-    assert binomial_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
-
-
 def test_a_ballot_hides_each_order_and_keeps_the_choice():
     names = ("base", "long-clip", "debias")
     ballot = Ballot.shuffled(names, 8, random.Random(0))
@@ -124,8 +115,8 @@ def test_the_tally_counts_what_was_shown_and_chosen():
     for choice in ("debias", "debias", None, "base"):
         tally.add(("base", "debias"), choice)
     page = tally_html(tally, {"base": "CLIP", "debias": "<DeBias>"})
-    assert "<td>1 of 4</td><td>25 %</td><td>1 to 81 %</td>" in page
-    assert "<td>2 of 4</td><td>50 %</td><td>7 to 93 %</td>" in page
+    assert "<td>1 of 4</td><td>25 %</td>" in page
+    assert "<td>2 of 4</td><td>50 %</td>" in page
     assert "4 rounds, 1 without a difference. Chance alone gives each 50 %." in page
     assert "&lt;DeBias&gt;" in page
     assert tally_html(Tally(), {}) == ""

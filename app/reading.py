@@ -1,24 +1,31 @@
-"""What an encoder reads of the prompt at hand: attention from its end token by position, and sensitivity by sentence.
+"""What is read of the prompt: attention from the end token, sensitivity by sentence, and maps of a UNet's attention.
 
-Attention is no proof of use. Sensitivity is causal: the pooled vector is computed again with a sentence's tokens
-replaced by as many commas, so that every other token keeps its place; 1 - cosine is how far it turns.
+Attention is no proof of use, and a map is a hint where a sentence's words acted, not a verdict. Sensitivity is causal:
+the pooled vector is computed again with a sentence's tokens replaced by as many commas, so that every other token keeps
+its place; 1 - cosine is how far it turns.
+
+For the maps each cross-attention layer's processor is wrapped while one picture is drawn: the layer's output is the
+wrapped processor's own, so the picture stays the same bit for bit, and the probabilities are computed once more beside
+it. Denoisers without cross-attention layers (the transformers of Stable Diffusion 3 and FLUX) have no maps.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import dataclasses
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
 import torch
+from PIL import Image
 
 from app.look import PALETTE, SERIES
 from app.models import Models, Ruler
-from app.rulers import token_starts
 from debias_sd.sentences import split_sentences
 from debias_sd.tokens import end_positions, tokenize
 
@@ -50,7 +57,7 @@ def slots_of(ruler: Ruler, prompt: str) -> Slots:
     """Tokenize `prompt` up to its end token."""
     ids = tokenize(ruler.tokenizer, [prompt], length=ruler.window, pad_id=ruler.tokenizer.pad_token_id)
     end = int(end_positions(ids, end_id=ruler.tokenizer.eos_token_id))
-    read = tuple((first, min(last, end - 1)) for first, last in sentence_spans(ruler, prompt) if first < end)
+    read = tuple((first, min(last, end - 1)) for first, last in ruler.sentence_spans(prompt) if first < end)
     return Slots(ids[:, : end + 1], read, ruler.tokenizer(_NEUTRAL, add_special_tokens=False)["input_ids"][0])
 
 
@@ -68,25 +75,6 @@ def read_slots(title: str, model: torch.nn.Module, slots: Slots) -> Reading:
     pooled = torch.nn.functional.normalize(pooled, dim=-1)
     turned = (1 - pooled[1:] @ pooled[0]).clamp(min=0).tolist()
     return Reading(title, attention, slots.sentences, tuple(turned))
-
-
-def sentence_spans(ruler: Ruler, prompt: str) -> list[tuple[int, int]]:
-    """First and last slot of every sentence of `prompt`, by the characters at which its tokens begin."""
-    starts, spans, place, slot = token_starts(ruler, prompt), [], 0, 1
-    for sentence in split_sentences(prompt):
-        end = _end_of(sentence, prompt, place)
-        count = sum(place <= start < end for start in starts)
-        if count:
-            spans.append((slot, slot + count - 1))
-        slot, place = slot + count, end
-    return spans
-
-
-def _end_of(sentence: str, prompt: str, place: int) -> int:
-    """Where `sentence`, whose white space was folded, ends in `prompt` from character `place` on."""
-    for word in sentence.split():
-        place = prompt.index(word, place) + len(word)
-    return place
 
 
 def read_all(models: Models, names: Sequence[str], prompt: str) -> list[Reading]:
@@ -172,3 +160,84 @@ def _table_html(readings: Sequence[Reading], prompt: str) -> str:
         f"<details><summary>The numbers</summary><table><thead><tr><th></th><th>sentence</th>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></details>"
     )
+
+
+GRID = 32  # maps are averaged at this many cells a side; finer layers are left out
+_GLOW = tuple(bytes.fromhex(PALETTE["glow"][0][1:]))
+
+
+class Maps:
+    """Attention of all layers and steps so far: mean over heads, [tokens, GRID, GRID]; `is_on` says whether to look."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self._sum: torch.Tensor | None = None
+        self._count = 0
+
+    def add(self, probabilities: torch.Tensor) -> None:
+        """Add one layer: [heads, cells, tokens], cells of a square picture in reading order."""
+        side = math.isqrt(probabilities.shape[1])
+        if side * side != probabilities.shape[1] or side > GRID:
+            return
+        mean = probabilities.float().mean(0).T.reshape(1, -1, side, side)
+        mean = torch.nn.functional.interpolate(mean, size=(GRID, GRID), mode="bilinear")[0].cpu()
+        self._sum = mean if self._sum is None else self._sum + mean
+        self._count += 1
+
+    def of(self, first: int, last: int) -> np.ndarray | None:
+        """The attention on tokens `first` to `last`, float32 [GRID, GRID]; None when no such token was read."""
+        if self._sum is None or first >= self._sum.shape[0]:
+            return None
+        return (self._sum[first : last + 1].sum(0) / self._count).numpy()
+
+
+class _Watched:
+    """A processor that lets `maps` see what its layer attends to."""
+
+    def __init__(self, inner: object, maps: Maps) -> None:
+        self.inner, self.maps = inner, maps
+
+    def __call__(
+        self,
+        attn: torch.nn.Module,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        temb: torch.Tensor | None = None,
+        **options: object,
+    ) -> torch.Tensor:
+        if self.maps.is_on and encoder_hidden_states is not None and hidden_states.shape[1] <= GRID * GRID:
+            half = hidden_states.shape[0] // 2 if hidden_states.shape[0] > 1 else 0  # guidance: the prompt's comes last
+            query = attn.head_to_batch_dim(attn.to_q(hidden_states[half : half + 1]))
+            key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states[half : half + 1]))
+            self.maps.add(attn.get_attention_scores(query, key))
+        return self.inner(attn, hidden_states, encoder_hidden_states, attention_mask, temb, **options)
+
+
+@contextlib.contextmanager
+def watch_attention(pipe: object) -> Iterator[Maps | None]:
+    """Maps of what is drawn in the block; None where the denoiser has no cross-attention layers."""
+    unet = pipe.components.get("unet")
+    if unet is None:
+        yield None
+        return
+    maps, before = Maps(), unet.attn_processors
+    unet.set_attn_processor(
+        {name: _Watched(inner, maps) if ".attn2." in name else inner for name, inner in before.items()}
+    )
+    try:
+        yield maps
+    finally:
+        unet.set_attn_processor(dict(before))
+
+
+def overlay_url(values: np.ndarray) -> str:
+    """A map as a PNG data address: one colour, as opaque as the attention is strong."""
+    spread = float(values.max() - values.min())
+    alpha = (values - values.min()) / spread if spread else np.zeros_like(values)
+    pixels = np.empty((*values.shape, 4), np.uint8)
+    pixels[..., :3] = _GLOW
+    pixels[..., 3] = np.rint(255 * alpha)
+    content = io.BytesIO()
+    Image.fromarray(pixels).resize((4 * GRID, 4 * GRID), Image.Resampling.BILINEAR).save(content, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")

@@ -1,4 +1,4 @@
-"""The prompt box: prompts to start from, and the prompt's sentences as a list to reorder.
+"""Prompts: those to start from, and what becomes of one when its sentences are moved.
 
 The operator's own prompts (`--examples FILE`) come first; their titles are text, which the page never takes for markup.
 The ones for real pipelines have the form of the paper's Stable Diffusion XL figure (arXiv 2602.22419): "photo,
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.settings import PROMPT_CHARACTERS, Settings
+from app.request import PROMPT_CHARACTERS, Settings
 from debias_sd.datasets.world import prompt_set
 from debias_sd.prompts.files import read_prompt_file
 from debias_sd.sentences import join_sentences, split_sentences
 from debias_sd.shapes.caption import long_caption
 from debias_sd.shapes.scene import random_scene
+from debias_sd.text import count_of
 
 _TITLE = 60  # characters
 
@@ -68,7 +68,10 @@ def _shortened(title: str) -> str:
     return f"{words} …" if space else f"{line[: _TITLE - 2]} …"
 
 
-_SCENES = 4
+# Of the first 40 scenes, with seed 0 and the page's settings: the one whose counts are nearest to the means over 200
+# prompts (5, 9 and 10 of 10 sentences), one where Long-CLIP loses most of the end (4, 6, 9), one where it draws more
+# than DeBias-CLIP (5, 10, 9), and the first.
+_SCENES = (29, 1, 28, 0)
 _PHOTOS = {
     "A kitchen at noon": (
         "photo, detailed, 8k, A sunlit kitchen with a long wooden table stands in an old farmhouse. The walls are "
@@ -102,10 +105,10 @@ def examples(settings: Settings) -> dict[str, str]:
 def _built_in(*, is_embedded: bool) -> dict[str, str]:
     if not is_embedded:
         return _PHOTOS
-    captions = prompt_set(0, count=_SCENES).captions
+    captions = prompt_set(0, count=max(_SCENES) + 1).captions
     return {
-        f"Scene {number}: {len(caption.sentences)} sentences": caption.text
-        for number, caption in enumerate(captions, start=1)
+        f"Scene {number}: {len(captions[index].sentences)} sentences": captions[index].text
+        for number, index in enumerate(_SCENES, start=1)
     }
 
 
@@ -117,7 +120,29 @@ def surprise(rng: random.Random, settings: Settings, *, shown: str) -> str:
     return rng.choice([prompt for prompt in examples(settings).values() if prompt != shown])
 
 
-_SHOWN = 60  # sentences that the list holds; a longer prompt is edited as text
+MOVES = {  # by what the button says, as it is for four sentences or more
+    "swap": "Swap sentences 1 and 4",
+    "drop": "Drop the first sentence",
+    "last": "First sentence last",
+}
+
+
+def moved(prompt: str, kind: str) -> str:
+    """`prompt` after one of `MOVES`; ValueError when it has too few sentences for it.
+
+    Of two or three sentences the last one is swapped with the first.
+
+    >>> moved("One. Two. Three. Four. Five.", "swap"), moved("One. Two.", "last"), moved("One. Two.", "drop")
+    ('Four. Two. Three. One. Five.', 'Two. One.', 'Two.')
+    """
+    count = len(split_sentences(prompt))
+    if count < 2:
+        raise ValueError(f"the prompt has {count_of(count, 'sentence')}; write two or more to move one.")
+    if kind == "drop":
+        return move_sentence(prompt, {"kind": "drop", "index": 0})
+    if kind == "swap":
+        return move_sentence(prompt, {"kind": "first", "index": min(3, count - 1)})
+    return move_sentence(prompt, {"kind": "to", "index": 0, "to": count - 1})
 
 
 def move_sentence(prompt: str, action: Mapping[str, Any]) -> str:
@@ -146,36 +171,3 @@ def move_sentence(prompt: str, action: Mapping[str, Any]) -> str:
     else:
         sentences.insert(target, sentences.pop(index))
     return join_sentences(sentences)
-
-
-def sentences_html(prompt: str) -> str:
-    """The list with its buttons; each names its action and sentence in data attributes that the page's script reads."""
-    sentences = split_sentences(prompt)
-    if not sentences:
-        return '<p class="hint">The sentences of the prompt appear here: move one, drop it, swap it with the first.</p>'
-    last = len(sentences) - 1
-    items = [_item(text, index, last) for index, text in enumerate(sentences[:_SHOWN])]
-    more = f"<li class=more>and {len(sentences) - _SHOWN} more</li>" if len(sentences) > _SHOWN else ""
-    return f'<ol class="sentences" aria-label="Sentences of the prompt">{"".join(items)}{more}</ol>'
-
-
-def _item(text: str, index: int, last: int) -> str:
-    place = index + 1
-
-    def button(kind: str, sign: str, what: str, *, off: bool = False) -> str:
-        return (
-            f'<button type="button" data-act="{kind}" data-index="{index}" title="{what}" '
-            f'aria-label="{what}: sentence {place}"{" disabled" if off else ""}>{sign}</button>'
-        )
-
-    buttons = (
-        button("up", "↑", "Move up", off=index == 0)
-        + button("down", "↓", "Move down", off=index == last)
-        + button("first", "⇄ first", "Swap with the first", off=index == 0)
-        + button("drop", "✕", "Drop", off=last == 0)
-    )
-    return (
-        f'<li draggable="true" data-index="{index}"><span class="grip" aria-hidden="true">⠿</span>'
-        f'<span class="place">{place}</span><span class="text" dir="auto">{escape(text)}</span>'
-        f'<span class="acts">{buttons}</span></li>'
-    )
