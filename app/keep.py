@@ -13,31 +13,29 @@ import dataclasses
 import io
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
+from html import escape, unescape
 from importlib import metadata
 from typing import Any
 
-from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from app.live_run import Run
-from app.look import PALETTE, data_url, read_asset, style_sheet, thumb
+from app.look import data_url, read_asset, style_sheet, thumb
 from app.models import Models
 from app.request import Settings
 from app.result import mean_of, result_of, scores_html
 from app.stage import panel_html
 from app.table import run_table
 from debias_sd.comparison import Comparison, Panel
-from debias_sd.lettering import Lettering
-from debias_sd.panels import draw_panels
+from debias_sd.panels import draw_card
 from debias_sd.text import count_of
 
 KEPT = 24  # comparisons in the gallery; older ones go
 KEPT_BYTES = 100_000_000  # of their pictures: 33 of 1024 x 1024 pixels
 _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
-_CELL, _GAP, _HEAD = 288, 12, 40  # of the grid of several seeds, in pixels
 
 
 @dataclasses.dataclass
@@ -163,29 +161,20 @@ def settings_of(run: Run) -> dict[str, Any]:
 def png_of(run: Run) -> bytes:
     """The comparison as a PNG; its settings and marks are in the text chunk `debias_sd`, as JSON."""
     info = PngInfo()
-    content = settings_of(run) | {"result": comparison_of(run).as_json()}
+    comparisons = [comparison_of(run, number) for number in range(run.request.seeds)]
+    comparisons = [comparison for comparison in comparisons if len(comparison.panels) == len(comparisons[0].panels)]
+    content = settings_of(run) | {"result": comparisons[0].as_json()}
+    if len(comparisons) > 1:
+        content["results"] = [comparison.as_json() for comparison in comparisons]
     info.add_itxt("debias_sd", json.dumps(content, ensure_ascii=False))
     info.add_itxt("Description", run.request.prompt)
     stream = io.BytesIO()
-    image = draw_panels(comparison_of(run)) if run.request.seeds == 1 else _grid(run)
-    image.save(stream, format="PNG", pnginfo=info, optimize=True)
+    draw_card(comparisons, result=_plain(result_of(run))).save(stream, format="PNG", pnginfo=info, optimize=True)
     return stream.getvalue()
 
 
-def _grid(run: Run) -> Image.Image:
-    """One row per seed, one column per encoder."""
-    tracks = [track for track in run.tracks if track.pictures]
-    size = (_GAP + len(tracks) * (_CELL + _GAP), _HEAD + run.request.seeds * (_CELL + _GAP))
-    canvas = Image.new("RGB", size, PALETTE["paper"][0])
-    pen = ImageDraw.Draw(canvas)
-    for column, track in enumerate(tracks):
-        left = _GAP + column * (_CELL + _GAP)
-        Lettering(20).draw(pen, (left, 8), track.title, PALETTE["ink"][0])
-        for picture in track.pictures:
-            how = Image.Resampling.NEAREST if picture.image.shape[0] <= 64 else Image.Resampling.LANCZOS
-            cell = Image.fromarray(picture.image).resize((_CELL, _CELL), how)
-            canvas.paste(cell, (left, _HEAD + (picture.seed - run.request.seed) * (_CELL + _GAP)))
-    return canvas
+def _plain(html: str) -> str:
+    return unescape(re.sub(r"<[^>]*>", "", html))
 
 
 def page_of(run: Run, models: Models, settings: Settings) -> str:

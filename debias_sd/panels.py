@@ -1,8 +1,9 @@
-"""A comparison as one picture: panels side by side, and under each a mark for every sentence of the prompt."""
+"""A comparison as one picture: panels side by side with a mark for every sentence of the prompt; or a card to share."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
@@ -132,3 +133,122 @@ def _draw_limit(pen: ImageDraw.ImageDraw, y: int, width: int, window: int) -> No
     left = right - font.length(label) - 16
     pen.rectangle((left, y - 10, right, y + 9), fill=PAPER, outline=RED)
     font.draw(pen, (left + 8, y - 9), label, RED)
+
+
+CARD, CARD_MARGIN, CARD_GAP, CARD_ROWS = 1200, 40, 16, 16
+_MARK_WIDTH, _MOST_MARKS = 116, 540  # of a column of marks, and of all of them
+_SIDE = 380  # of a picture, at most
+
+
+def draw_card(comparisons: Sequence[Comparison], *, result: str) -> Image.Image:
+    """One prompt's comparisons, one a seed, as a picture that is readable when a chat shows it small; RGB, 1200 wide.
+
+    `result` stands at the top. All comparisons have the same encoders. At most CARD_ROWS sentences are listed.
+    """
+    first = comparisons[0]
+    names = [panel.title for panel in first.panels]
+    note_missing(result, *names, *(sentence.text for sentence in first.sentences[:CARD_ROWS]))
+    canvas = Image.new("RGB", (CARD, 8000), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    seeds = [comparison.seed for comparison in comparisons]
+    told = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    y = CARD_MARGIN
+    Lettering(24).draw(
+        pen, (CARD_MARGIN, y), f"debias_sd · one prompt, {count_of(len(names), 'encoder')}, {told}", SOFT
+    )
+    y = _draw_text(pen, CARD_MARGIN, y + 42, result, size=42, width=CARD - 2 * CARD_MARGIN, most=4) + 20
+    y = _draw_pictures(canvas, pen, comparisons, y) + 24
+    y = _draw_marks(pen, comparisons, y)
+    return canvas.crop((0, 0, CARD, y + CARD_MARGIN))
+
+
+def _fitting(texts: Sequence[str], width: float) -> int:
+    """The largest size in which each of `texts` is one line; the smallest one where none is."""
+    sizes = (26, 22, 18, 16, 14, 12)
+    return next((size for size in sizes if all(Lettering(size).length(text) <= width for text in texts)), sizes[-1])
+
+
+def _draw_text(pen: ImageDraw.ImageDraw, x: float, y: float, text: str, *, size: int, width: float, most: int) -> int:
+    """Draw `text` in lines; returns where it ends."""
+    font = Lettering(size)
+    lines = font.wrap(text, width, most=most)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{lines[most - 1]} …"]
+    for line in lines:
+        font.draw(pen, (x, y), line, INK)
+        y += round(size * 1.3)
+    return int(y)
+
+
+def _draw_pictures(canvas: Image.Image, pen: ImageDraw.ImageDraw, comparisons: Sequence[Comparison], y: int) -> int:
+    """A column an encoder: its name, its picture of each seed, how many sentences are drawn."""
+    count, inner = len(comparisons[0].panels), CARD - 2 * CARD_MARGIN
+    width = min(_SIDE, (inner - (count - 1) * CARD_GAP) // count)
+    across = 1 if len(comparisons) == 1 else 2
+    side = (width - (across - 1) * 8) // across
+    lower, size = y, _fitting([panel.title for panel in comparisons[0].panels], width)
+    for column in range(count):
+        x = CARD_MARGIN + column * (width + CARD_GAP)
+        place = _draw_text(pen, x, y, comparisons[0].panels[column].title, size=size, width=width, most=1) + 4
+        for number, comparison in enumerate(comparisons):
+            panel = comparison.panels[column]
+            how = Image.Resampling.NEAREST if panel.image.shape[0] <= 64 else Image.Resampling.LANCZOS
+            left, top = x + number % across * (side + 8), place + number // across * (side + 8)
+            canvas.paste(Image.fromarray(panel.image).resize((side, side), how), (left, top))
+            pen.rectangle((left, top, left + side - 1, top + side - 1), outline=RULE)
+        bottom = place + -(-len(comparisons) // across) * (side + 8)
+        totals = [comparison.total_in_words(comparison.panels[column]) for comparison in comparisons]
+        words = ", ".join(totals) if len(totals) <= 2 else ", ".join(words.partition(" of ")[0] for words in totals)
+        lower = max(lower, _draw_text(pen, x, bottom, words, size=26, width=width, most=2))
+    return lower
+
+
+def _draw_marks(pen: ImageDraw.ImageDraw, comparisons: Sequence[Comparison], y: int) -> int:
+    """A row a sentence: its text, and a mark per encoder; returns where the last one ends."""
+    first, count = comparisons[0], len(comparisons[0].panels)
+    cell = min(_MARK_WIDTH, _MOST_MARKS // count)
+    text = CARD - 2 * CARD_MARGIN - count * cell - 20
+    edges = [CARD - CARD_MARGIN - (count - column) * cell for column in range(count)]
+    size = min(18, _fitting([word for panel in first.panels for word in panel.title.split()], cell - 8))
+    ends = [
+        _draw_text(pen, x, y, panel.title, size=size, width=cell - 8, most=3)
+        for x, panel in zip(edges, first.panels, strict=True)
+    ]
+    y = max(ends) + 6
+    shortest = min((panel.window for panel in first.panels if panel.window is not None), default=None)
+    for index, sentence in enumerate(first.sentences[:CARD_ROWS]):
+        ended = shortest is not None and sentence.first >= shortest - 1
+        is_cut = ended and (index == 0 or first.sentences[index - 1].first < shortest - 1)
+        pen.line([(CARD_MARGIN, y), (CARD - CARD_MARGIN, y)], fill=RED if is_cut else RULE, width=4 if is_cut else 2)
+        if is_cut:
+            Lettering(18).draw(pen, (CARD_MARGIN, y + 4), f"{shortest} tokens end here", RED)
+            y += 26
+        end = _draw_text(pen, CARD_MARGIN, y + 8, sentence.text, size=28, width=text, most=3)
+        for column, x in enumerate(edges):
+            marks = [comparison.panels[column].verdicts[index].mark for comparison in comparisons]
+            _draw_large_mark(pen, x, y + 12, marks)
+        y = end + 8
+    hidden = len(first.sentences) - CARD_ROWS
+    if hidden > 0:
+        y = _draw_text(pen, CARD_MARGIN, y + 8, f"and {count_of(hidden, 'more sentence')}", size=28, width=text, most=1)
+    return y
+
+
+def _draw_large_mark(pen: ImageDraw.ImageDraw, x: int, y: int, marks: Sequence[str]) -> None:
+    """The mark of one picture as a sign, or in how many of several the sentence is drawn."""
+    drawn = list(marks).count("drawn")
+    if len(marks) > 1 and set(marks) <= {"drawn", "missing", "not read"} | {mark for mark in marks if " of " in mark}:
+        colour = GREEN if drawn == len(marks) else AMBER if drawn else RED
+        Lettering(28).draw(pen, (x, y - 4), f"{drawn}/{len(marks)}", colour)
+        return
+    mark = marks[0] if len(set(marks)) == 1 else "unsure"
+    colour = _COLOURS.get(mark, AMBER)
+    if mark == "drawn":
+        pen.line([(x + 2, y + 14), (x + 12, y + 24), (x + 30, y + 2)], fill=colour, width=6, joint="curve")
+    elif mark == "missing":
+        pen.line([(x + 4, y + 2), (x + 26, y + 24)], fill=colour, width=6)
+        pen.line([(x + 26, y + 2), (x + 4, y + 24)], fill=colour, width=6)
+    elif mark in ("not read", "not judged"):
+        pen.line([(x + 2, y + 14), (x + 26, y + 14)], fill=colour, width=6)
+    else:
+        Lettering(24).draw(pen, (x, y - 2), mark, colour)

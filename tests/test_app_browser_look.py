@@ -1,4 +1,4 @@
-"""The page in Debian's Chromium: what stays in sight, does not move, is not clipped; how soon the table follows a key."""
+"""The page in Debian's Chromium: what stays in sight, does not move; how soon the table follows a key."""
 
 import os
 import re

@@ -55,14 +55,31 @@ def test_the_png_holds_the_settings_and_the_marks(models):
     assert content["versions"]["debias-sd"]
 
 
-def test_the_png_of_several_seeds_shows_every_picture(models):
-    run = run_of(models, seeds=3)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_png_is_a_card_that_a_chat_can_show_small(models, seeds):
+    """Every picture is in it, large; texts are 26 pixels of 1200 and more, except for names over narrow columns."""
+    run = run_of(models, seeds=seeds)
     image = np.asarray(Image.open(io.BytesIO(png_of(run))))
-    for column, track in enumerate(run.tracks):
-        for row, picture in enumerate(track.pictures):
-            left, top = 12 + column * 300, 40 + row * 300
-            large = np.kron(picture.image, np.ones((6, 6, 1), np.uint8))
-            assert np.array_equal(image[top : top + 288, left : left + 288], large)
+    assert image.shape[1:] == (1200, 3)
+    side = 380 if seeds == 1 else 186
+    for track in run.tracks:
+        for picture in track.pictures:
+            large = np.asarray(Image.fromarray(picture.image).resize((side, side), Image.Resampling.NEAREST))[
+                1:-1, 1:-1
+            ]
+            corner = np.all(image[: -side + 2, : -side + 2] == large[0, 0], axis=-1)
+            found = [np.array_equal(image[y : y + side - 2, x : x + side - 2], large) for y, x in np.argwhere(corner)]
+            assert any(found), (track.name, picture.seed)
+
+
+def test_the_png_of_several_seeds_holds_prompt_seeds_and_marks(models):
+    run = run_of(models, seeds=3)
+    with Image.open(io.BytesIO(png_of(run))) as image:
+        content = json.loads(image.text["debias_sd"])
+        assert image.text["Description"] == PROMPT
+    assert [result["seed"] for result in content["results"]] == [5, 6, 7]
+    assert content["results"] == [comparison_of(run, number).as_json() for number in range(3)]
+    assert content["settings"]["seeds"] == 3
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, NASTY])
