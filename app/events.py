@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from app.keep import Ballot, Session, gallery_html, share_html, tally_html
+from app.keep import Ballot, Session, Sessions, gallery_html, share_html, tally_html
 from app.live_run import Picture, Run, compare, start_run
 from app.models import Models
 from app.prompts import examples, move_sentence, moved, surprise
@@ -17,7 +17,7 @@ from app.reading import read_all, reading_html
 from app.request import Request, Settings, check_request, read_query
 from app.result import mean_of_many, result_of, scores_html, status_html, status_of
 from app.stage import blind_panel_html, blind_progress_html, empty_html, panel_html, votes_html
-from app.table import live_table, run_table
+from app.table import fault_of, live_table, run_table
 from debias_sd.comparison import TITLES
 
 OWN_SIDE = 0  # in the list of sizes: the pipeline's own; gradio shows nothing for None
@@ -31,6 +31,7 @@ class Events:
     def __init__(self, models: Models, settings: Settings) -> None:
         self.models, self.settings = models, settings
         self.examples = examples(settings)
+        self.sessions = Sessions()
         self.ahead: dict[str, Run] = {}
         """Examples that are drawn when the app starts, by prompt; the first one is what a page begins with."""
         self._title_of = {prompt: title for title, prompt in self.examples.items()}
@@ -51,7 +52,7 @@ class Events:
     def choose(self, session: Session, title: str | None) -> tuple[Any, ...]:
         """The prompt of the chosen example, and its comparison where it was drawn ahead."""
         prompt = self.examples.get(title or "")
-        run = self.drawn_ahead(prompt) if prompt is not None and not _is_busy(session) else None
+        run = self.drawn_ahead(prompt) if prompt is not None and not session.is_busy else None
         if run is None:
             return gr.skip() if prompt is None else prompt, *self._nothing_new()
         session.ballot = None
@@ -96,7 +97,7 @@ class Events:
                 after = self._checked((moved(prompt, kind), *rest))
             except ValueError as error:
                 raise _notice(error) from None
-            earlier = session.run if _shows(session, before) else self.drawn_ahead(prompt)
+            earlier = session.run if session.shows(before) else self.drawn_ahead(prompt)
             if earlier is None or earlier.request != before:
                 earlier = start_run(before, self.models, request)
                 async for answer in self._drawn(session, earlier, blind=False):
@@ -211,14 +212,25 @@ class Events:
     def _titles(self) -> dict[str, str]:
         return {name: TITLES.get(name, name) for name in self.models.rulers}
 
-    def begin(self, session: Session, request: gr.Request) -> tuple[Any, ...]:
-        """What a page that was just opened shows is in its gallery, unless its link wants something else."""
-        run = self.drawn_ahead(next(iter(self.examples.values())))
-        if run is None or session.run is not None or "prompt" in request.query_params:
-            return tuple(gr.skip() for _ in range(_KEPT))
-        session.run = run
-        session.keep(run)
-        return self.show_kept(session)
+    def begin(self, fresh: Session, key: str, typed: str, request: gr.Request) -> tuple[Any, ...]:
+        """A page that was just opened: with what it held before a reload, or the first example in its gallery.
+
+        `key` and `typed` are what its tab remembers: its session, and the text in the box. A link says otherwise.
+        """
+        session = self.sessions.resume(key, fresh)
+        is_back, is_linked = session is not fresh, "prompt" in request.query_params
+        if not session.kept and not is_linked and (example := self.drawn_ahead(next(iter(self.examples.values())))):
+            session.run = example
+            session.keep(example)
+        fields, shown = [gr.skip() for _ in _FIELDS], self._nothing_new()[:-_KEPT]
+        gallery, share = self.show_kept(session)
+        if is_back and not is_linked and session.kept and not session.is_busy:
+            run = session.run = session.kept[session.chosen]
+            session.ballot, fields = None, list(self._fields(run.request))
+            shown = self._update(session, run, [], over=True)[1]
+        if typed and not is_linked and fault_of(typed) is None:
+            fields[0] = typed
+        return session, *fields, *shown, gallery, share
 
     def cancel(self, session: Session) -> None:
         """Stop the run; its own event shows that it has."""
@@ -252,7 +264,7 @@ class Events:
     def pick(self, session: Session, event: gr.EventData) -> tuple[Any, ...]:
         """Show a comparison of the gallery again, with its settings."""
         index = event._data.get("index") if isinstance(event._data, dict) else None
-        if not isinstance(index, int) or not 0 <= index < len(session.kept) or _is_busy(session):
+        if not isinstance(index, int) or not 0 <= index < len(session.kept) or session.is_busy:
             return *(gr.skip() for _ in _FIELDS), *self._nothing_new()
         session.chosen, session.ballot = index, None
         run = session.run = session.kept[index]
@@ -277,15 +289,6 @@ class Events:
         values = request.as_dict()
         values["side"] = values["side"] or OWN_SIDE
         return tuple(values[name] for name in _FIELDS)
-
-
-def _is_busy(session: Session) -> bool:
-    return session.run is not None and not session.run.is_over
-
-
-def _shows(session: Session, request: Request) -> bool:
-    """Whether the page shows the finished pictures of this request."""
-    return session.run is not None and session.run.is_over and not session.is_blind and session.run.request == request
 
 
 def _notice(error: ValueError) -> gr.Error:

@@ -1,4 +1,4 @@
-"""What of gradio's server can be reached, under which names, from whose pages, and how much may be sent.
+"""What of gradio's server can be reached, under which names, from whose pages, how much is sent; the page's head.
 
 Gradio also has routes that serve files, fetch addresses for the caller, take uploads and edit the running app. They
 are limited there, but a page that names nothing of the server's needs none of them.
@@ -166,3 +166,54 @@ class BodyLimit:
                 await send(message)
 
         await self.app(scope, counted, unless_refused)
+
+
+class Preview:
+    """ASGI middleware: puts the page's own title and description where gradio has its own, for previews of a link.
+
+    Programs that show a link's preview read the page's head as it is served, and run no script.
+    """
+
+    def __init__(self, app: App, title: str, description: str) -> None:
+        self.app = app
+        self.texts = (title.encode(), description.encode())
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].removeprefix(scope.get("root_path", "")) not in ("", "/"):
+            await self.app(scope, receive, send)
+            return
+        start: dict[str, Any] = {}
+        body = bytearray()
+
+        async def collected(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+                return
+            body.extend(message.get("body", b""))
+            if not message.get("more_body", False):
+                content = self._described(bytes(body))
+                kept = [header for header in start["headers"] if header[0].lower() != b"content-length"]
+                length = (b"content-length", str(len(content)).encode())
+                await send(start | {"headers": [*kept, length]})
+                await send({"type": "http.response.body", "body": content})
+
+        await self.app(scope, receive, collected)
+
+    def _described(self, page: bytes) -> bytes:
+        head, begin, rest = page.partition(b"<style>")
+        style, end, rest = rest.partition(b"window.gradio_config")
+        title, description = self.texts
+        head, style = (
+            re.sub(rb'<meta\s+(?:property="og|name="twitter):[^>]*>\s*', b"", part) for part in (head, style)
+        )
+        new = b"".join(
+            b'<meta %s="%s" content="%s" />' % (kind, name, text)
+            for kind, name, text in (
+                (b"name", b"description", description),
+                (b"property", b"og:title", title),
+                (b"property", b"og:description", description),
+                (b"property", b"og:type", b"website"),
+                (b"name", b"twitter:card", b"summary"),
+            )
+        )
+        return head + b"<title>%s</title>" % title + new + begin + style + end + rest if end else page

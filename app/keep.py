@@ -1,6 +1,6 @@
 """What is kept of one open page, and what a person takes along of it.
 
-The server remembers a page's runs, its blind ballot and its votes; they are gone with the page. In a blind run the
+The server remembers a page's runs, its blind ballot and its votes, also for its next reload. In a blind run the
 order of the pictures is hidden, the person votes round by round, then the names are shown. Taken along are a PNG with
 its settings inside, one HTML page, a link and the command line. Nothing is written to the server's disk: downloads are
 data addresses of the page itself, and their names are made of the seed alone.
@@ -14,7 +14,7 @@ import io
 import json
 import random
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from html import escape, unescape
 from importlib import metadata
@@ -25,7 +25,7 @@ from PIL.PngImagePlugin import PngInfo
 from app.live_run import Run
 from app.look import data_url, read_asset, style_sheet, thumb
 from app.models import Models
-from app.request import Settings
+from app.request import Request, Settings
 from app.result import mean_of, result_of, scores_html
 from app.stage import panel_html
 from app.table import run_table
@@ -35,6 +35,8 @@ from debias_sd.text import count_of
 
 KEPT = 24  # comparisons in the gallery; older ones go
 KEPT_BYTES = 100_000_000  # of their pictures: 33 of 1024 x 1024 pixels
+SESSIONS, SESSIONS_BYTES = 100, 400_000_000  # that a reload can bring back, all together
+_KEY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
 
 
@@ -126,6 +128,15 @@ class Session:
         """Whether the run at hand must not show names yet."""
         return self.ballot is not None and not self.ballot.is_over
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way."""
+        return self.run is not None and not self.run.is_over
+
+    def shows(self, request: Request) -> bool:
+        """Whether the page shows the finished pictures of this request."""
+        return self.run is not None and self.run.is_over and not self.is_blind and self.run.request == request
+
     def keep(self, run: Run) -> None:
         """Put a finished run into the gallery, newest first."""
         if any(track.pictures for track in run.tracks):
@@ -143,6 +154,26 @@ class Session:
 
 def _bytes_of(run: Run) -> int:
     return sum(picture.image.nbytes for track in run.tracks for picture in track.pictures)
+
+
+class Sessions:
+    """Those of pages that may be reloaded, by a key that only their browser tab knows; the oldest go past a bound."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Session] = OrderedDict()
+
+    def resume(self, key: str, fresh: Session) -> Session:
+        """The session of a page that is back, or `fresh`, which is then known by `key`; a key is a random UUID."""
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            return fresh
+        session = self._known.setdefault(key, fresh)
+        self._known.move_to_end(key)
+        while len(self._known) > 1 and (len(self._known) > SESSIONS or self._bytes() > SESSIONS_BYTES):
+            self._known.popitem(last=False)
+        return session
+
+    def _bytes(self) -> int:
+        return sum(_bytes_of(run) for session in self._known.values() for run in session.kept)
 
 
 def comparison_of(run: Run, number: int = 0) -> Comparison:

@@ -44,7 +44,22 @@
     state.busy = false;
     send();
   };
-  window.promptChanged = (text) => { state.asked = text ?? ""; requestAnimationFrame(mark); send(); };
+  // What a tab remembers over a reload: its key to what the server keeps of it, and the text in the box.
+  const memory = (name, value) => {
+    try {
+      if (value !== undefined) sessionStorage.setItem(`debias-sd ${name}`, value);
+      return sessionStorage.getItem(`debias-sd ${name}`) || "";
+    } catch { return ""; } // no storage: a reload begins anew
+  };
+  const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  window.tabKey = () => memory("key") || memory("key", random().replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"));
+  window.typed = () => memory("prompt");
+  window.promptChanged = (text) => {
+    memory("prompt", text ?? "");
+    state.asked = text ?? "";
+    requestAnimationFrame(mark);
+    send();
+  };
   window.toStage = () => document.querySelector("#status").scrollIntoView({ behavior: "smooth", block: "start" });
   document.addEventListener("input", (event) => {
     if (event.target.matches?.("#prompt textarea")) window.promptChanged(event.target.value);

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 
 from app import look
 from app.events import OWN_SIDE, Events
-from app.gate import BodyLimit, Gate, Hosts
+from app.gate import BodyLimit, Gate, Hosts, Preview
 from app.keep import Session, share_html
 from app.live_run import Run, draw_unseen, finish
 from app.models import Models
@@ -26,6 +26,10 @@ from debias_sd.commands.arguments import EMBEDDED, REAL
 from debias_sd.commands.terminal import say
 
 TITLE = "Which text encoder reads the end of your prompt?"
+_DESCRIPTION = (
+    "One prompt, one seed, several text encoders of Stable Diffusion side by side: which sentences did CLIP, Long-CLIP "
+    "and DeBias-CLIP draw?"
+)
 _WHAT = (
     "Stable Diffusion's text encoder, CLIP, reads 77 tokens of a prompt and drops the rest; Long-CLIP and DeBias-CLIP "
     "read 248. Each picture is drawn from the same prompt and the same noise, only the encoder differs. "
@@ -51,6 +55,7 @@ _VOTE = """element.addEventListener("click", (event) => {
 _TO_STAGE = """(prompt) => { if (prompt.trim()) window.toStage(); }"""
 _NEXT_ROUND = "() => { window.nextRound(); }"
 _DRAW_LINK = "() => { if (new URLSearchParams(location.search).has('prompt')) document.querySelector('#go').click(); }"
+_REMEMBERED = "(session) => [session, window.tabKey(), window.typed()]"
 _QUICK = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 _TOLD = _QUICK | {"queue": True}  # events that may refuse: only a queued one's sentence reaches the page
 
@@ -217,7 +222,9 @@ def _connect(demo: gr.Blocks, parts: dict[str, object], events: Events) -> None:
     parts["gallery"].pick(events.pick, session, asked + shown + kept, **_QUICK)
     linked = demo.load(events.use_link, None, asked, **_TOLD)
     linked.success(None, None, None, js=_DRAW_LINK, api_visibility="private")
-    demo.load(events.begin, session, kept, **_QUICK)
+    remembered = [gr.Textbox(visible=False), gr.Textbox(visible=False)]  # by the browser's tab, see page.js
+    begun = [session, *asked, *shown, *kept]
+    demo.load(events.begin, [session, *remembered], begun, js=_REMEMBERED, **_QUICK)
 
 
 def launch(demo: Page, models: Models, settings: Settings) -> None:
@@ -266,6 +273,7 @@ def _server_parts(demo: Page, models: Models, settings: Settings, hosts: Hosts) 
 
     middleware = [
         Middleware(Gate, hosts=hosts),
+        Middleware(Preview, title=TITLE, description=_DESCRIPTION),
         Middleware(BodyLimit),
         Middleware(Posted, check=check_posted(takes, settings)),
         Middleware(models.listeners.middleware, expected=has_unread),

@@ -159,7 +159,7 @@ def scores_html(run: Run) -> str:
     head = ("encoder", "sentences drawn", "late details", "1st quarter", "2nd", "3rd", "4th", "time")
     columns = "".join(f"<th scope=col>{words}</th>" for words in head)
     return (
-        f'<div class="scroll"><table class="scores"><thead><tr>{columns}'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Scores"><table class="scores"><thead><tr>{columns}'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 

@@ -50,12 +50,14 @@ def test_a_sentence_is_moved_by_keyboard_swapped_dragged_and_dropped(page):
     page.get_by_label("Move up: sentence 3").press("Enter")
     wait_prompt(page, "One is red. Three is green.")
     page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Move up: sentence 2'")
+    page.locator("#live tr.sentence").nth(2).hover()  # its buttons are seen then
     page.get_by_label("Swap with the first: sentence 3").click()
     wait_prompt(page, "Two is blue. Three is green. One is red.")
     page.get_by_text("One is red.", exact=True).wait_for()
     page.drag_and_drop("#live tr.sentence:nth-child(3) .text", "#live tr.sentence:nth-child(1) .text")
     wait_prompt(page, "One is red. Two is blue.")
     page.wait_for_function("() => document.querySelector('#live .text').innerText.startsWith('One')")
+    page.locator("#live tr.sentence").first.hover()
     page.get_by_label("Drop: sentence 1").click()
     wait_prompt(page, "Two is blue. Three is green.")
 
@@ -266,3 +268,25 @@ def test_four_columns_are_chosen_and_compared_by_the_keyboard(page):
     assert [round(cell.bounding_box()["x"]) for cell in cells] == [round(box["x"]) for box in tops]
     assert "CLIP, by sentences" in page.locator("#status .result").inner_text()
     assert "such as the background" in page.locator("#status .mean").inner_text()
+
+
+def test_a_reload_brings_back_the_prompt_the_pictures_and_what_was_kept(page):
+    set_up(page, "A small red star sits in the top left.", seeds=2)
+    compare(page)
+    shown = page.locator("#panels img").first.get_attribute("src")
+    page.locator("#prompt textarea").press("End")
+    page.keyboard.type(" And more.")
+    page.reload()
+    wait_prompt(page, "A small red star sits in the top left. And more.")
+    wait_done(page)
+    assert page.locator("#panels img").first.get_attribute("src") == shown
+    assert page.get_by_text("The prompt has changed since.").is_visible()
+    page.get_by_role("button", name="Earlier comparisons").click()
+    page.locator("#gallery button").click()  # shows it again, with its settings
+    page.wait_for_function("() => document.querySelector('#prompt textarea').value.endsWith('top left.')")
+    page.get_by_role("button", name="Settings").click()
+    assert page.get_by_label("number input for Number of seeds").input_value() == "2"
+    page.goto("about:blank")
+    page.go_back()
+    wait_done(page)
+    assert page.locator("#panels img").first.get_attribute("src") == shown
