@@ -184,10 +184,10 @@ def _cells(run: Run, track: Track) -> list[Cell]:
         score = [verdict.score for verdict in verdicts if verdict.score is not None]
         told = f"{'score' if len(verdicts) == 1 else 'mean score'} {sum(score) / len(score):.2f}" if score else ""
         if len(verdicts) == 1:
-            told = "; ".join(filter(None, [told, f"found {verdicts[0].found}" if verdicts[0].found else ""]))
             told = told or verdicts[0].reason
+        found = verdicts[0].found if len(verdicts) == 1 and kind not in ("drawn", "not read") else ""
         before = _before(run, track, sentence.text)
-        cells.append(_cell(kind, mark, told=told, was=before if before != mark else ""))
+        cells.append(_cell(kind, mark, found=found, told=told, was=before if before != mark else ""))
     return cells
 
 
@@ -201,9 +201,10 @@ def _before(run: Run, track: Track, text: str) -> str:
     return mark_of([picture.verdicts[index].mark for picture in of.pictures])[1]
 
 
-def _cell(kind: str, mark: str, *, told: str = "", was: str = "") -> Cell:
+def _cell(kind: str, mark: str, *, found: str = "", told: str = "", was: str = "") -> Cell:
     shade = kind if kind in ("drawn", "missing", "unsure", "some") else "quiet"
     also = f'<small class="was">was {escape(was)}</small>' if was else ""
+    also += f'<small class="found">{escape(found)}</small>' if found else ""
     about = f'<small class="told">{escape(told)}</small>' if told else ""
     return mark, (
         f'<td role="cell" class="{shade}" title="{escape(told)}"><span class="mark"><i aria-hidden="true">'

@@ -1,8 +1,7 @@
 """Take the app's pictures for the README: `python scripts/screenshots.py`; writes docs/app-*.png.
 
 Needs gradio (`pip install -e '.[app]'`), playwright and Debian's chromium. The app runs with the embedded models for as
-long as this does. Widths 1440 and 390, light and dark; the prompt, seed and steps are fixed. The times
-in the pictures are measured: take them while the machine does nothing else.
+long as this does. Widths 1440 and 390, light and dark; they show the first example, which is drawn at the start.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SHOTS = (
-    ("app", 1440, 1440, "light"),
-    ("app-dark", 1440, 1440, "dark"),
+    ("app", 1440, 1100, "light"),
+    ("app-dark", 1440, 1100, "dark"),
     ("app-phone", 390, 1500, "light"),
     ("app-phone-dark", 390, 1500, "dark"),
 )
@@ -26,17 +25,16 @@ WAIT = 300_000  # milliseconds
 
 
 def take(browser: object, url: str, width: int, height: int, scheme: str) -> bytes:
-    """One screenshot: a comparison is done, and the cell of a late sentence is lit up in every picture."""
+    """One screenshot of the page as it opens; the place of a late sentence is lit up in every picture."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     page.set_default_timeout(WAIT)
     page.goto(url)
-    page.locator("#go").click()
-    page.wait_for_function("document.querySelector('#status').innerText.startsWith('Done')")
-    page.locator(".verdicts li[data-sentence='5']").first.focus()
-    page.mouse.move(2, 2)  # a pointer on a verdict would light up that one
+    page.locator("#table tr.sentence").first.wait_for()
+    page.mouse.move(2, 2)  # a pointer on a row would light up that one
+    page.evaluate("document.querySelector('#table tr[data-sentence=\"6\"]').focus({ preventScroll: true })")
     page.wait_for_timeout(600)
-    page.evaluate("window.scrollTo(0, 0)" if width > 640 else "document.querySelector('#rulers').scrollIntoView()")
+    page.evaluate("window.scrollTo(0, 0)")
     page.wait_for_timeout(300)
     shot = page.screenshot()
     context.close()

@@ -132,15 +132,15 @@ def test_the_status_says_when_the_box_holds_another_prompt_than_the_pictures(pag
 def test_an_example_is_named_as_long_as_it_is_in_the_box_and_can_be_chosen_again(page):
     first = list(examples(Settings()).values())[0]
     example = page.get_by_label("Examples")
-    assert example.input_value() == "Scene 1: 10 sentences"
+    assert example.input_value() == "Scene 1: 9 sentences"
     type_prompt(page, first + " And more.")
     page.wait_for_function("() => document.querySelector('#example input').value === ''")
     example.click()
     page.get_by_role("option").first.click()
     wait_prompt(page, first)
-    page.wait_for_function("() => document.querySelector('#example input').value === 'Scene 1: 10 sentences'")
+    page.wait_for_function("() => document.querySelector('#example input').value === 'Scene 1: 9 sentences'")
     page.wait_for_timeout(800)  # the server has said by now which example it is
-    assert example.input_value() == "Scene 1: 10 sentences"
+    assert example.input_value() == "Scene 1: 9 sentences"
 
 
 def test_a_refused_request_does_not_scroll_away_from_the_box(page):

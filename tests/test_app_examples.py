@@ -50,7 +50,7 @@ def test_own_examples_stand_before_the_built_in_ones_under_titles_of_their_own(m
     assert shown["Kitchen <b>one</b> (2)"] == "photo, detailed, 8k, Another kitchen."
     assert shown["A harbor after rain"] == "A harbor of my own."
     assert shown["A harbor after rain (2)"].startswith("photo, detailed, 8k, A small harbor lies")
-    assert list(examples(settings_of("--examples", str(mine))))[3:5] == ["A harbor after rain", "Scene 1: 10 sentences"]
+    assert list(examples(settings_of("--examples", str(mine))))[3:5] == ["A harbor after rain", "Scene 1: 9 sentences"]
     assert settings_of().own_examples == {}
 
 
@@ -134,6 +134,6 @@ def test_the_page_offers_the_operators_examples_and_says_nothing_of_their_file(m
     config = asyncio.run(config_of_page())
     (offered,) = (part["props"] for part in config["components"] if part["props"].get("elem_id") == "example")
     (box,) = (part["props"] for part in config["components"] if part["props"].get("elem_id") == "prompt")
-    assert [title for title, _ in offered["choices"]][:5] == [*TITLES, "Scene 1: 10 sentences"]
+    assert [title for title, _ in offered["choices"]][:5] == [*TITLES, "Scene 1: 9 sentences"]
     assert (offered["value"], box["value"]) == (TITLES[0], MINE[0]["prompt"])
     assert str(mine) not in json.dumps(config, default=str)
