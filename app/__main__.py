@@ -48,6 +48,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="other host names under which the app may be asked, as behind a proxy: app.example.org",
     )
+    parser.add_argument(
+        "--framed-by",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="pages that may show the app in a frame: https://huggingface.co (default: none)",
+    )
     parser.add_argument("--no-example", action="store_true", help="do not draw the examples at the start")
     parser.add_argument("--share", action="store_true", help="also make a public link, through gradio's servers")
     return parser
@@ -68,6 +75,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         port=arguments.port,
         share=arguments.share,
         allowed_hosts=tuple(arguments.allowed_hosts),
+        framed_by=tuple(arguments.framed_by),
         judge=arguments.judge,
         example=not arguments.no_example,
         judge_report=arguments.judge_report,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +31,6 @@ _OPEN = re.compile(
     r"|/gradio_api/((run|api)/[\w-]+|call(/v2)?/compare(/\w+)?)/?"
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(:\d{1,5})?", re.IGNORECASE)
-_UNFRAMED = [(b"content-security-policy", b"frame-ancestors 'none'"), (b"x-frame-options", b"DENY")]
 
 
 class Hosts:
@@ -74,8 +73,12 @@ def _at(host: str) -> str:
 class Gate:
     """ASGI middleware: answers 403 to other names and other sites' pages, 404 to what the app does not use."""
 
-    def __init__(self, app: App, hosts: Hosts) -> None:
+    def __init__(self, app: App, hosts: Hosts, framed_by: Sequence[str] = ()) -> None:
         self.app, self.hosts = app, hosts
+        by = " ".join(framed_by) or "'none'"
+        self._framing = [(b"content-security-policy", f"frame-ancestors {by}".encode())]
+        if not framed_by:  # the older header, for browsers that do not know the other, has no list
+            self._framing.append((b"x-frame-options", b"DENY"))
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,17 +88,17 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
 
-        async def unframed(message: dict[str, Any]) -> None:
+        async def framed(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message = message | {"headers": [*message.get("headers", ()), *_UNFRAMED]}
+                message = message | {"headers": [*message.get("headers", ()), *self._framing]}
             await send(message)
 
         if fault := self._fault(scope):
-            await refuse(unframed, 403, fault)
+            await refuse(framed, 403, fault)
         elif is_open(scope["path"].removeprefix(scope.get("root_path", ""))):
-            await self.app(scope, receive, unframed)
+            await self.app(scope, receive, framed)
         else:
-            await refuse(unframed, 404, "there is no such page.")
+            await refuse(framed, 404, "there is no such page.")
 
     def _fault(self, scope: dict[str, Any]) -> str | None:
         """Why a request is not the app's own, in one sentence."""

@@ -29,6 +29,7 @@ from app.request import Request, Settings
 from app.result import mean_of, result_of, scores_html
 from app.stage import panel_html
 from app.table import run_table
+from debias_sd import __version__
 from debias_sd.comparison import Comparison, Panel
 from debias_sd.panels import draw_card
 from debias_sd.text import count_of
@@ -37,7 +38,7 @@ KEPT = 24  # comparisons in the gallery; older ones go
 KEPT_BYTES = 100_000_000  # of their pictures: 33 of 1024 x 1024 pixels
 SESSIONS, SESSIONS_BYTES = 100, 400_000_000  # that a reload can bring back, all together
 _KEY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_VERSIONS = ("debias-sd", "torch", "diffusers", "transformers")
+_VERSIONS = ("torch", "diffusers", "transformers")
 
 
 @dataclasses.dataclass
@@ -185,7 +186,7 @@ def comparison_of(run: Run, number: int = 0) -> Comparison:
 
 def settings_of(run: Run) -> dict[str, Any]:
     """The request and the versions that drew it."""
-    versions = {name: metadata.version(name) for name in _VERSIONS}
+    versions = {"debias-sd": __version__} | {name: metadata.version(name) for name in _VERSIONS}
     return {"settings": run.request.as_dict(), "versions": versions} | ({"judge": run.judge} if run.judge else {})
 
 

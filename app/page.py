@@ -272,7 +272,7 @@ def _server_parts(demo: Page, models: Models, settings: Settings, hosts: Hosts) 
         return session in queue.pending_messages_per_session and bool(queue.pending_event_ids_session.get(session))
 
     middleware = [
-        Middleware(Gate, hosts=hosts),
+        Middleware(Gate, hosts=hosts, framed_by=settings.framed_by),
         Middleware(Preview, title=TITLE, description=_DESCRIPTION),
         Middleware(BodyLimit),
         Middleware(Posted, check=check_posted(takes, settings)),

@@ -31,6 +31,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LINK_CHARACTERS = 6_000  # browsers and servers take longer ones, chat programs and mail do not
 _HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?", re.ASCII)
+_ORIGIN = re.compile(rf"https?://{_HOST_NAME.pattern}(:\d{{1,5}})?", re.ASCII)
 _NAME = re.compile(r"[\w][\w .+-]{0,39}")
 
 
@@ -49,6 +50,8 @@ class Settings:
     share: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Names under which the app answers, besides its own: of a proxy in front of it, or in the network."""
+    framed_by: tuple[str, ...] = ()
+    """Origins whose pages may show the app in a frame, as the hub does a Space; without them none may."""
     judge: str | None = None
     """`clip:` or `vqa:` and a folder or hub id: who judges pictures of a real base; the embedded one has a checker."""
     judge_report: str | None = None
@@ -86,6 +89,10 @@ class Settings:
                     f"--allowed-hosts has {name!r}, which is not a host name; give names like app.example.org, without "
                     "a scheme, port or path."
                 )
+
+        for origin in self.framed_by:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"--framed-by has {origin!r}; give origins like https://example.org, without a path.")
 
     @property
     def is_embedded(self) -> bool:

@@ -128,6 +128,8 @@ def test_folders_are_named_on_a_private_page_only():
         ({"encoders": {"<b>": "base"}}, "has the name '<b>'"),
         ({"dtype": "int8"}, "--dtype is int8"),
         ({"port": 70000}, "--port is 70000"),
+        ({"framed_by": ("https://a.org/x",)}, "--framed-by has 'https://a.org/x'; give origins like"),
+        ({"framed_by": ("*",)}, "--framed-by has"),
     ],
 )
 def test_an_operators_fault_is_one_sentence(options, sentence):

@@ -3,11 +3,14 @@
 import http.client
 import http.server
 import json
+import re
 import threading
 
 import pytest
 from app_server import CHROMIUM, CHROMIUM_OPTIONS, NO_APP, NO_BROWSER, running_app
 from test_app_server import ask, post
+
+from app.page import TITLE
 
 pytestmark = pytest.mark.skipif(bool(NO_APP), reason=NO_APP or "never")
 API = "/gradio_api"
@@ -160,6 +163,15 @@ def test_a_link_on_another_site_may_lead_here_but_no_frame_may_show_it(url):
         assert lower["x-frame-options"] == "DENY"
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     assert send(url, "GET", JOIN, None, upgrade | {"Sec-WebSocket-Key": "x" * 22 + "=="})[0] in (400, 403, 405)
+
+
+def test_a_link_preview_has_the_pages_title_and_description(url):
+    head = send(url, "GET", "/?prompt=A+star.")[2].partition("window.gradio_config")[0]
+    assert re.findall(r'<meta property="og:title" content="([^"]*)"', head) == [TITLE]
+    assert f"<title>{TITLE}</title>" in head
+    (description,) = re.findall(r'<meta name="description" content="([^"]*)"', head)
+    assert "which sentences did CLIP, Long-CLIP and DeBias-CLIP draw?" in description
+    assert "Gradio" not in head
 
 
 @pytest.fixture
