@@ -239,8 +239,10 @@ def measured_in(path: Path, encoders: Mapping[str, str]) -> Measured | None:
     report, drawn = Report.read(path), {}
     for name, source in encoders.items():
         found = report.encoders.get(_PARTS.get(source, source))
+        if found is None:
+            continue
         weights = find_encoder_folder("base" if source in _PARTS else source) / "model.safetensors"
-        if found is not None and found["sha256"] == hash_file(weights):
+        if found["sha256"] == hash_file(weights):
             drawn[name] = found["judges"]["checker"]["all"]
     settings = report.settings
     return Measured(settings["count"], drawn, settings["steps"], settings["guidance"])

@@ -78,8 +78,9 @@ def _table(
     head = "".join(f'<th scope="col" role="columnheader">{escape(models.rulers[name].title)}</th>' for name in names)
     told = _told(prompt, models, windows, count=len(sentences), tokens=tokens)
     drawn = "" if run is None else f' data-prompt="{escape(prompt)}"'
+    kind, columns = "sentences many" if len(names) > 3 else "sentences", max(1, len(names))
     return (
-        f'<table class="sentences" role="table" style="--columns:{max(1, len(names))}"{drawn}><caption>{told}</caption>'
+        f'<table class="{kind}" role="table" style="--columns:{columns}"{drawn}><caption>{told}</caption>'
         f"<colgroup>{'<col>' * (len(names) + 1)}</colgroup>"
         f'<thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Sentence</th>{head}</tr></thead>'
         f'<tbody role="rowgroup">{"".join(rows)}</tbody></table>'
@@ -208,7 +209,7 @@ def _cell(kind: str, mark: str, *, found: str = "", told: str = "", was: str = "
     about = f'<small class="told">{escape(told)}</small>' if told else ""
     return mark, (
         f'<td role="cell" class="{shade}" title="{escape(told)}"><span class="mark"><i aria-hidden="true">'
-        f"{_SIGNS.get(kind, _IN_PART)}</i> {escape(mark)}</span>{also}{about}</td>"
+        f'{_SIGNS.get(kind, _IN_PART)}</i> <span class="words">{escape(mark)}</span></span>{also}{about}</td>'
     )
 
 

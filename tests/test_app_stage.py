@@ -97,7 +97,7 @@ def test_the_table_has_a_cell_per_sentence_and_encoder_and_marks_the_rows_that_d
     run = drawn_run(models)
     page = run_table(run, models)
     marks = [[picture.verdicts[row].mark for track in run.tracks for picture in track.pictures] for row in range(2)]
-    assert re.findall(r'<span class="mark">.*?</i> (.*?)</span>', page) == [mark for row in marks for mark in row]
+    assert re.findall(r'<span class="words">(.*?)</span>', page) == [mark for row in marks for mark in row]
     assert page.count("differs") == sum(len(set(row)) > 1 for row in marks)
     assert 'data-prompt="A small red star' in page
 
