@@ -15,10 +15,9 @@ from app.models import Models
 from app.prompts import examples, move_sentence, moved, surprise
 from app.reading import read_all, reading_html
 from app.request import Request, Settings, check_request, read_query
-from app.result import mean_of_many, result_of, scores_html, status_html, status_of
+from app.result import mean_of_many, result_of, room_of, scores_html, status_html, status_of
 from app.stage import blind_panel_html, blind_progress_html, empty_html, panel_html, votes_html
 from app.table import fault_of, live_table, run_table
-from debias_sd.comparison import TITLES
 
 OWN_SIDE = 0  # in the list of sizes: the pipeline's own; gradio shows nothing for None
 _FIELDS = ("prompt", "encoders", "negative", "seed", "seeds", "steps", "guidance", "side")
@@ -160,19 +159,24 @@ class Events:
             gr.skip() if was == html else gr.update(value=html, visible=bool(html))
             for was, html in zip(old, parts, strict=True)
         ]
-        voting = over and is_blind
         if is_blind:
             status = status_html(self._blind_status(session, run, over=over), state="blind", blind=True)
         elif over:
             status = self._status(run)
         else:
-            status = status_html(status_of(run), state="waiting" if run.before is not None else "drawing")
-        tally = tally_html(session.tally, self._titles()) if session.tally.rounds and not is_blind else ""
+            state = "waiting" if run.before is not None else "drawing"
+            mean = mean_of_many(run, self.models.measured)
+            status = status_html(status_of(run), state=state, mean=mean, room=room_of(run))
+        tally = (
+            tally_html(session.tally, {name: r.title for name, r in self.models.rulers.items()})
+            if session.tally.rounds and not is_blind
+            else ""
+        )
         return parts, (
             status,
             *updates,
             scores_html(run) if over and not is_blind else "",
-            votes_html(len(run.tracks)) if voting else "",
+            votes_html(len(run.tracks), session.ballot.round) if over and is_blind else "",
             tally,
             *(gr.update(interactive=over) for _ in range(4)),  # Compare and the moves
             gr.update(interactive=not over),
@@ -209,9 +213,6 @@ class Events:
         done = sum(len(track.pictures) for track in run.tracks)
         return f"Drawing: {done} of {len(run.tracks) * run.request.seeds} pictures"
 
-    def _titles(self) -> dict[str, str]:
-        return {name: TITLES.get(name, name) for name in self.models.rulers}
-
     def begin(self, fresh: Session, key: str, typed: str, request: gr.Request) -> tuple[Any, ...]:
         """A page that was just opened: with what it held before a reload, or the first example in its gallery.
 
@@ -240,7 +241,10 @@ class Events:
         """One vote of a blind round; the answer to the last one shows what is kept, too."""
         if session.run is None or not session.is_blind or not session.run.is_over:
             raise _notice(ValueError("there is nothing to vote on; start a blind comparison."))
-        place = event._data.get("place") if isinstance(event._data, dict) else None
+        vote = event._data if isinstance(event._data, dict) else {}
+        if vote.get("round") != session.ballot.round:  # a second click, on pictures that nobody has seen
+            return self._nothing_new()
+        place = vote.get("place")
         order = session.ballot.orders[session.ballot.round]
         session.ballot.vote(place if isinstance(place, int) and 0 <= place < len(order) else None)
         session.tally.add(order, session.ballot.votes[-1])

@@ -57,7 +57,8 @@
   window.promptChanged = (text) => {
     memory("prompt", text ?? "");
     state.asked = text ?? "";
-    requestAnimationFrame(mark);
+    mark();
+    requestAnimationFrame(mark); // an example or a move is in the box only then
     send();
   };
   window.toStage = () => document.querySelector("#status").scrollIntoView({ behavior: "smooth", block: "start" });
@@ -99,21 +100,13 @@
   watch();
 })();
 // One vote a round: from a click until the next pictures are shown, further clicks would be votes on what nobody has seen.
+// Each round has buttons of its own.
 (() => {
-  let voting = false;
-  const mark = (is) => {
-    voting = is;
-    document.querySelectorAll("#votes button").forEach((button) => button.setAttribute("aria-disabled", String(is)));
-  };
-  window.nextRound = () => mark(false); // also after a vote that failed
+  const mark = (is) => document.querySelectorAll("#votes button").forEach((button) => button.setAttribute("aria-disabled", String(is)));
+  window.nextRound = () => mark(false); // after a vote that failed
   document.addEventListener("click", (event) => {
-    if (!event.target.closest?.("#votes button")) return;
-    if (voting) { event.stopImmediatePropagation(); event.preventDefault(); } else mark(true);
+    const button = event.target.closest?.("#votes button");
+    if (!button) return;
+    if (button.getAttribute("aria-disabled") === "true") { event.stopImmediatePropagation(); event.preventDefault(); } else mark(true);
   }, true);
-  const watch = () => {
-    const status = document.querySelector("#status");
-    if (!status) return setTimeout(watch, 200);
-    new MutationObserver(() => voting && mark(false)).observe(status, { childList: true, subtree: true });
-  };
-  watch();
 })();

@@ -50,7 +50,7 @@ _PICK = """element.addEventListener("click", (event) => {
 });"""
 _VOTE = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-place]");
-  if (button) trigger("vote", { place: Number(button.dataset.place) });
+  if (button) trigger("vote", { place: Number(button.dataset.place), round: Number(button.dataset.round) });
 });"""
 _TO_STAGE = """(prompt) => { if (prompt.trim()) window.toStage(); }"""
 _NEXT_ROUND = "() => { window.nextRound(); }"

@@ -39,17 +39,31 @@ def status_of(run: Run) -> str:
     return f"Drawing with {drawing.title}" if drawing else "Drawing"
 
 
-def status_html(words: str, *, state: str = "", blind: bool = False, prompt: str | None = None, mean: str = "") -> str:
-    """The result, or where the run is; `words` and `mean` are HTML.
+def status_html(
+    words: str, *, state: str = "", blind: bool = False, prompt: str | None = None, mean: str = "", room: str = ""
+) -> str:
+    """The result, or where the run is; `words` and `mean` are HTML, `room` is text as long as the result will be.
 
     Of pictures that are there it knows their `prompt`, and says when the box holds another one.
     """
     about = "" if prompt is None else f' data-prompt="{escape(prompt)}"'
+    room = f'<span class="holds" aria-hidden="true">{escape(room)}</span>' if room else ""
+    stale = '<span class="stale" hidden> The prompt has changed since.</span>'
     mean = f'<p class="mean">{mean}</p>' if mean else ""
     return (
         f'<div class="status{" blind" if blind else ""}" role="status" aria-live="polite" data-state="{state}"{about}>'
-        f'<p class="result">{words}<span class="stale" hidden> The prompt has changed since.</span></p>{mean}</div>'
+        f'<p class="result">{room}<span class="now">{words}</span>{stale}</p>{mean}</div>'
     )
+
+
+def room_of(run: Run) -> str:
+    """A text as long as the result of a run that is under way: nothing below moves when it comes."""
+    is_several, is_moved = run.request.seeds > 1, run.earlier is not None
+    number = "0.0" if is_several else "0"
+    told = ", ".join(f"{track.title} {f'{number} → {number}' if is_moved else number}" for track in run.tracks)
+    first = "Before and after: " if is_moved else "drew "
+    seeds = f", in the mean over {run.request.seeds} seeds" if is_several else ""
+    return f"{first}{told} of {len(run.sentences) or 9} sentences{seeds}."
 
 
 def result_of(run: Run) -> str:

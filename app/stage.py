@@ -89,13 +89,13 @@ def blind_panel_html(picture: Picture | None, place: int) -> str:
     return _panel(f"Picture {letter}", "", body, state="done")
 
 
-def votes_html(pictures: int) -> str:
-    """The buttons of a blind round."""
-    buttons = "".join(
-        f'<button type="button" id="vote-{place}" data-place="{place}">{LETTERS[place]} is best</button>'
-        for place in range(pictures)
+def votes_html(pictures: int, number: int) -> str:
+    """The buttons of the blind round of this number: a vote is for the round whose buttons are clicked."""
+    choices = [(str(place), place, f"{LETTERS[place]} is best") for place in range(pictures)]
+    return "".join(
+        f'<button type="button" id="vote-{end}" data-place="{place}" data-round="{number}">{words}</button>'
+        for end, place, words in [*choices, ("none", -1, "No difference")]
     )
-    return f'{buttons}<button type="button" id="vote-none" data-place="-1">No difference</button>'
 
 
 def _panel(title: str, note: str, body: str, *, state: str, name: str = "") -> str:
@@ -121,7 +121,9 @@ def _pictures_html(run: Run, track: Track) -> str:
         if picture is not None:
             figures.append(_figure(picture, track, run, when="after" if before else ""))
         elif track.state in ("drawing", "waiting"):
-            figures.append(_coming(track, is_next=number == len(track.pictures) and track.state == "drawing"))
+            is_next = number == len(track.pictures) and track.state == "drawing"
+            when = "after" if before else f"seed {seed}" if track.wanted > 1 else ""
+            figures.append(_coming(track, when, is_next=is_next))
     if not figures:
         words = "stopped" if track.state == "stopped" else "no picture"
         figures.append(f"<figure>{empty_frame_html(words)}</figure>")
@@ -139,13 +141,15 @@ def _columns(pictures: int) -> int:
     return {2: 2, 4: 2, 7: 4, 8: 4}.get(pictures, 3)
 
 
-def _coming(track: Track, *, is_next: bool) -> str:
+def _coming(track: Track, when: str, *, is_next: bool) -> str:
+    """The place of a picture that will come; its caption has the room of the one that will be there."""
     if is_next and track.preview is not None:
         alt = "Preview of the picture being drawn"
         inner = f'<div class="frame"><img class="preview" src="{data_url(track.preview)}" alt="{alt}"></div>'
     else:
         inner = empty_frame_html("drawing" if is_next else "waiting")
-    return f"<figure>{inner}<figcaption></figcaption></figure>"
+    room = '<span class="holds" aria-hidden="true">: 0 of 9</span>' if when else ""
+    return f"<figure>{inner}<figcaption>{when}{room}</figcaption></figure>"
 
 
 def _figure(picture: Picture, track: Track, run: Run, *, when: str) -> str:

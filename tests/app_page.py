@@ -8,7 +8,7 @@ from debias_sd.datasets.world import prompt_set
 REASON = NO_APP or NO_BROWSER
 MARKS = [pytest.mark.slow, pytest.mark.skipif(bool(REASON), reason=REASON or "never")]
 PROMPT = prompt_set(7, count=1).captions[0].text
-WAIT = 120_000
+WAIT = 300_000  # milliseconds; a free core needs a few seconds
 # What gradio's own script says when a page is left while a stream is open.
 LEAVING = ("BodyStreamBuffer was aborted", "Connection errored out", "AbortError: signal is aborted without reason")
 

@@ -165,7 +165,7 @@ def test_the_scores_are_a_row_per_encoder(models):
     page = scores_html(drawn_run(models, 2))
     assert page.count("<tr><th scope=row>") == 2
     assert re.search(r"\d+ % <small>\((all alike|\d+ to \d+)\)", page)
-    assert plain(votes_html(2)) == "A is bestB is bestNo difference"
+    assert plain(votes_html(2, 0)) == "A is bestB is bestNo difference"
 
 
 def test_the_status_knows_the_prompt_of_its_pictures_as_text():
