@@ -50,14 +50,14 @@ def test_a_sentence_is_moved_by_keyboard_swapped_dragged_and_dropped(page):
     page.get_by_label("Move up: sentence 3").press("Enter")
     wait_prompt(page, "One is red. Three is green.")
     page.wait_for_function("() => document.activeElement.getAttribute('aria-label') === 'Move up: sentence 2'")
-    page.locator("#live tr.sentence").nth(2).hover()  # its buttons are seen then
+    page.locator("#live .acts").nth(2).hover()  # its buttons are seen then
     page.get_by_label("Swap with the first: sentence 3").click()
     wait_prompt(page, "Two is blue. Three is green. One is red.")
     page.get_by_text("One is red.", exact=True).wait_for()
     page.drag_and_drop("#live tr.sentence:nth-child(3) .text", "#live tr.sentence:nth-child(1) .text")
     wait_prompt(page, "One is red. Two is blue.")
     page.wait_for_function("() => document.querySelector('#live .text').innerText.startsWith('One')")
-    page.locator("#live tr.sentence").first.hover()
+    page.locator("#live .acts").first.hover()
     page.get_by_label("Drop: sentence 1").click()
     wait_prompt(page, "Two is blue. Three is green.")
 
