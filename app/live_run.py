@@ -189,7 +189,8 @@ def draw_unseen(runs: Sequence[Run], models: Models) -> None:
 
     async def draw() -> None:
         for run in runs:
-            await finish(run, models)
+            if not models.is_ending:
+                await finish(run, models)
 
     threading.Thread(target=lambda: asyncio.run(draw()), name="examples", daemon=True).start()
 

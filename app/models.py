@@ -137,6 +137,7 @@ class Models:
         self.pipes = {name: variant.pipe for name, variant in variants.items()}
         self.judge, self.about_judge, self.sources = judge or judge_for(base), about_judge, sources
         self.known_words, self.measured = known_words, measured
+        self.is_ending = False
         self.stops: set[threading.Event] = set()
         """Those of the runs that are under way."""
         self.is_checked = is_checked(base)
@@ -190,6 +191,7 @@ class Models:
 
     def stop(self) -> None:
         """Stop every run after its current step, for the end of the app: Python waits for the drawing thread."""
+        self.is_ending = True
         for stop in tuple(self.stops):
             stop.set()
 

@@ -232,7 +232,6 @@ def launch(demo: Page, models: Models, settings: Settings) -> None:
     hosts = Hosts(settings)
     demo.queue(max_size=200, default_concurrency_limit=4, api_open=False)
     try:
-        draw_unseen([run for run in demo.events.ahead.values() if not run.is_over], models)
         _, address, public = demo.launch(
             prevent_thread_lock=True,
             quiet=True,
@@ -253,6 +252,7 @@ def launch(demo: Page, models: Models, settings: Settings) -> None:
             css=look.style_sheet(),
             head=look.head(),
         )
+        draw_unseen([run for run in demo.events.ahead.values() if not run.is_over], models)
         if public:
             hosts.named.add(urlsplit(public).hostname)
         also = f", or {public} from anywhere" if public else ""
