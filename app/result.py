@@ -18,7 +18,6 @@ from debias_sd.text import count_of
 
 # Two-sided 95 % quantiles of Student's t for 1 to 7 degrees of freedom: 2 to 8 seeds.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
-_BACKGROUND = "Reading by sentences loses what one sentence says of the whole picture, such as the background."
 
 
 def counts_of(picture: Picture) -> tuple[int, int]:
@@ -106,9 +105,8 @@ def mean_of_many(run: Run, measured: Measured | None) -> str:
         for place, track in enumerate(known)
     ]
     how = f"{measured.steps} steps, guidance {measured.guidance:g}; results/sentences"
-    also = f" {_BACKGROUND}" if any(track.name == "sentences" for track in run.tracks) else ""
     words = f"Measured over {measured.prompts} prompts: {', '.join(told)} of the sentences."
-    return f'<span title="{how}">{words}</span>{also}'
+    return f'<span title="{how}">{words}</span>'
 
 
 def unjudged(run: Run, tracks: Sequence[Track]) -> str:

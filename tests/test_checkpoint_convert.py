@@ -105,7 +105,7 @@ def test_a_whole_clip_for_stable_diffusion_2_is_a_contradiction(tmp_path):
     model.transformer.resblocks.extend([model.transformer.resblocks[0]] * 22)
     path = save_safetensors(model.state_dict(), tmp_path / "h.safetensors")
     with pytest.raises(
-        ValueError, match=r"--target sd2 leaves out the last layer, a whole CLIPModel needs it; give one"
+        ValueError, match=r"--target sd2 leaves out the last layer, which a whole CLIPModel needs; give one"
     ):
         convert(path, tmp_path, image_tower=True, target="sd2")
     assert convert(path, tmp_path).layers == 24  # only for whom it is asked
@@ -121,7 +121,7 @@ def test_stretch(file, model, tmp_path):
     torch.testing.assert_close(
         converted_features(tmp_path / "out", short), text_features(model, padded(short, 77)), rtol=0, atol=2e-5
     )
-    with pytest.raises(ValueError, match=r"this file has 248 positions, --stretch is for 22 to 77; leave it out"):
+    with pytest.raises(ValueError, match=r"this file has 248 positions but --stretch is for 22 to 77; leave it out"):
         convert_checkpoint(tmp_path / "out", tmp_path / "more", stretch=True)
 
 

@@ -37,15 +37,16 @@ def offload_by_layers(pipe):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("way", ["models", "layers"])
-def test_offloaded_encoders_are_called_through_their_hooks(family, way):
+@pytest.mark.parametrize("window", [None, "sentence"])
+def test_offloaded_encoders_are_called_through_their_hooks(family, way, window):
     pipe = FAMILIES[family]()
-    skip = None if family == "flux" else 1
-    wanted = encode_prompt(pipe, LONG_PROMPT, "blurry", clip_skip=skip)
+    options = {"clip_skip": None if family == "flux" else 1, "window": window}
+    wanted = encode_prompt(pipe, LONG_PROMPT, "blurry", **options)
     if way == "models":
         pipe.enable_model_cpu_offload(device="cpu")
     encoders = offload_by_layers(pipe) if way == "layers" else []
     for _ in range(2):
-        found = encode_prompt(pipe, LONG_PROMPT, "blurry", clip_skip=skip)
+        found = encode_prompt(pipe, LONG_PROMPT, "blurry", **options)
         torch.testing.assert_close(found, wanted)
         assert {one.device.type for encoder in encoders for one in encoder.parameters()} <= {"meta"}
     if way == "models":

@@ -1,11 +1,11 @@
-"""`encode_prompt(window="sentence")`: each sentence read alone, joined, and the mean of their ends behind them."""
+"""`encode_prompt(window="sentence")`: each sentence read alone, joined, and the end of the whole text after them."""
 
 import pytest
 import torch
 from tiny import LONG_PROMPT
 from tiny_pipelines import FAMILIES, draw_family
 
-from debias_sd import encode_prompt
+from debias_sd import encode_prompt, with_text_encoder
 from debias_sd.drawing import variants_of
 from debias_sd.prompts.batch import PromptBatch, Reader
 from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, LONGALIGN
@@ -33,12 +33,26 @@ def alone(pipe, text):
     return states[0], len(pipe.tokenizer(text, add_special_tokens=False).input_ids)
 
 
+def first_and_later(pipe, sentences, room=75):
+    """The sentences as they are to be read: as many as fit in the first window together, each other one alone."""
+    count = 1
+    while len(pipe.tokenizer(" ".join(sentences[: count + 1]), add_special_tokens=False).input_ids) <= room:
+        count += 1
+    return [" ".join(sentences[:count]), *sentences[count:]]
+
+
+def end_of(pipe, text):
+    """The state of the end token of a text that the pipeline's encoder reads whole, stretched if it must be."""
+    count = len(pipe.tokenizer(text, add_special_tokens=False).input_ids)
+    states, _ = alone(pipe if count <= 75 else with_text_encoder(pipe, "stretched"), text)
+    return states[1 + count][None]
+
+
 def joined(pipe, texts, length):
     """What `window="sentence"` is to give, sentence by sentence from the pipeline itself."""
     read = [alone(pipe, text) for text in texts]
     words = [states[1 : 1 + count] for states, count in read]
-    end = torch.stack([states[1 + count] for states, count in read]).mean(dim=0, keepdim=True)
-    found = torch.cat([read[0][0][:1], *words])
+    found, end = torch.cat([read[0][0][:1], *words]), end_of(pipe, " ".join(texts))
     return torch.cat([found, end.expand(length - len(found), -1)])
 
 
@@ -47,10 +61,12 @@ def states_of(pipe, prompt, negative="", **options):
     return found["prompt_embeds"], found["negative_prompt_embeds"]
 
 
-def test_words_are_those_of_each_sentence_alone_in_each_layout(pipe):
+def test_words_are_those_of_the_parts_that_each_layout_reads(pipe):
     states, negative = states_of(pipe, LONG_PROMPT, "blurry")
     assert states.shape == negative.shape == (1, 154, 32)
-    torch.testing.assert_close(states[0], joined(pipe, SENTENCES, 154), **CLOSE)
+    parts = first_and_later(pipe, SENTENCES)
+    assert 1 < len(parts) < len(SENTENCES)
+    torch.testing.assert_close(states[0], joined(pipe, parts, 154), **CLOSE)
     torch.testing.assert_close(negative, states_of(pipe, LONG_PROMPT, "blurry", window=77)[1][:, :154], **CLOSE)
     states, _ = states_of(pipe, LONG_PROMPT, window=LONGALIGN)
     parts = [states[: 1 + count] for states, count in (alone(pipe, text) for text in SENTENCES)]
@@ -92,11 +108,12 @@ def test_every_family_has_the_windows_shapes_and_draws(pipes, family):
     assert draw_family(pipe, **encode_prompt(pipe, LONG_PROMPT, window="sentence")).shape[0] == 1
 
 
-def test_two_encoders_are_cut_at_the_same_sentences_at_the_layer_that_the_pipeline_reads(pipes):
+@pytest.mark.parametrize("window", ["sentence", ALWAYS])
+def test_two_encoders_are_cut_at_the_same_sentences_at_the_layer_that_the_pipeline_reads(pipes, window):
     pipe = pipes["sdxl"]
-    states = encode_prompt(pipe, LONG_PROMPT, window="sentence")["prompt_embeds"][0]
+    states = encode_prompt(pipe, LONG_PROMPT, window=window)["prompt_embeds"][0]
     place = 1
-    for text in SENTENCES:
+    for text in SENTENCES if window == ALWAYS else first_and_later(pipe, SENTENCES):
         own = encode_prompt(pipe, text)["prompt_embeds"][0]
         count = len(pipe.tokenizer(text, add_special_tokens=False).input_ids)
         torch.testing.assert_close(states[place : place + count], own[1 : 1 + count], **CLOSE)
@@ -118,7 +135,8 @@ def test_a_break_ends_a_sentence_and_a_weight_is_that_of_its_words(pipe):
     heavy = states_of(pipe, marked, weighting="a1111")[0]
     light = states_of(pipe, plain, weighting="a1111")[0]
     (rows,) = PromptBatch([Reader(pipe.tokenizer, 77)], [[[marked]]], weighting="a1111").rows(window="sentence")
-    assert len(rows.sides[0][0]) == len(SENTENCES) + 1
+    last = pipe.tokenizer("lighthouse", add_special_tokens=False).input_ids[-1]
+    assert sum(row[-2] == last for row in rows.sides[0][0]) == 1
     (places,) = (rows.weights[0][0] != 1).nonzero(as_tuple=True)
     ratio = (heavy / light)[0].median(dim=1).values
     assert all(ratio[place] > 1.2 for place in places)
@@ -159,3 +177,13 @@ def test_it_is_a_variant_like_the_others(pipe):
     for variant in (found["sentences"], named):
         (states,) = (variant.conditioning([LONG_PROMPT])["prompt_embeds"],)
         torch.testing.assert_close(states, states_of(pipe, LONG_PROMPT)[0], **CLOSE)
+
+
+def test_a_text_of_more_tokens_than_a_stretched_table_is_read_to_its_end(pipe):
+    text = " ".join([LONG_PROMPT] * 4)
+    states, _ = states_of(pipe, text)
+    assert states.shape[1] > 248
+    before = {name: value.clone() for name, value in pipe.text_encoder.state_dict().items()}
+    again, _ = states_of(pipe, text.replace("lighthouse", "castle", 1))
+    assert not torch.allclose(states[0, -1], again[0, -1], atol=1e-4)  # the end has read the first sentence
+    assert all(torch.equal(before[name], value) for name, value in pipe.text_encoder.state_dict().items())

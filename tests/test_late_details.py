@@ -149,3 +149,19 @@ def test_a_near_miss_has_one_wrong_property_and_the_first_sentences_score_alone(
     assert scores["second_half"] > 0  # the main things have a sentence there, and the summary named them
     assert JUDGE.unnamed(picture_of(STAR, RING), [SUMMARY]) == (7, 0)
     assert JUDGE.unnamed(picture_of(STAR, RING, Thing(8, "red", "star", "large")), [SUMMARY]) == (7, 1)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "ground"),
+    [
+        ([SUMMARY.replace(".", " on a gray background.")], "gray"),
+        (["A black picture with a red star.", SUMMARY], "black"),
+        ([SUMMARY, "The background is beige."], "beige"),
+        (["The image shows a white background on which things stand."], "white"),
+        ([SUMMARY, "A gray cat."], None),
+    ],
+)
+def test_the_background_that_a_prompt_names_is_asked_of_the_whole_picture(sentences, ground):
+    for drawn in BACKGROUNDS:
+        picture = Image.fromarray(render(Scene(drawn, (STAR, RING))))
+        assert JUDGE.background(picture, sentences) == (None if ground is None else drawn == ground)

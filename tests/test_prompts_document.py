@@ -18,6 +18,7 @@ COMMANDS = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.MULTILINE | re.DO
 SENTENCE_ROWS = {
     "base-chunked": "chunked, windows of 77",
     "base-by-sentence": "**by sentences**",
+    "lengthened": "**lengthened on text alone**",
     "base-longalign": "LongAlign's layout, without its UNet",
     "long-clip": "Long-CLIP's recipe, as it ships",
     "debias": "DeBias-CLIP's recipe, as it ships",
@@ -51,16 +52,20 @@ def test_the_table_of_sentences_is_that_of_its_reports(path):
     report = Report.read(path)
     place = ("2.0", "5.0", "7.5").index(str(report.settings["guidance"])) + 1
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("| ")]
-    table = {row[0]: row for row in rows if len(row) == 5}
+    table = {row[0]: row for row in rows if len(row) == 6}
     for name, title in SENTENCE_ROWS.items():
         scores = report.encoders[name]["judges"]["checker"]
         low, high = scores["late_detail_interval"]
         assert table[title][place] == f"{scores['late_detail']:.1f} ({low:.1f} to {high:.1f})"
         assert table[title][4].split(", ")[place - 1] == f"{scores['summary']:.1f}"
+        assert table[title][5].split(", ")[place - 1] == f"{scores['background']['drawn_percent']:.1f}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"\| ([\d.]+) / ([\d.]+) / ([\d.]+) \|$", readme, re.MULTILINE)
-    for name, row in zip(("base-by-sentence", "base-chunked", "debias"), shown, strict=True):
-        assert row[place - 1] == f"{report.encoders[name]['judges']['checker']['late_detail']:.1f}"
+    shown = re.findall(r"\| ([\d.]+) / ([\d.]+) / ([\d.]+) \| ([\d.]+) / ([\d.]+) / ([\d.]+) \|$", readme, re.MULTILINE)
+    assert len(shown) == 4
+    for name, row in zip(("base-by-sentence", "lengthened", "base-chunked", "debias"), shown, strict=True):
+        scores = report.encoders[name]["judges"]["checker"]
+        assert row[place - 1] == f"{scores['late_detail']:.1f}"
+        assert row[place + 2] == f"{scores['background']['drawn_percent']:.1f}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

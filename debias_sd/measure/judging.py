@@ -62,7 +62,7 @@ def judge_albums(
             table = judge_album(judge, album, sentences, progress=step)
             tables[judge.name][variant] = table
             scores = summarise(table, sentences, samples=samples)
-            encoders[variant][judge.name] = scores | unnamed_in(judge, album, sentences)
+            encoders[variant][judge.name] = scores | whole_picture(judge, album, sentences)
             if with_floor:
                 first = dataclasses.replace(album, shots=album.shots[:1])
                 wrong = summarise(judge_album(judge, first, sentences, shift=1, progress=step), sentences, samples=1)
@@ -90,17 +90,26 @@ def judge_album(
     return table_of(rows)
 
 
-def unnamed_in(judge: Judge, album: Album, sentences: Sentences) -> dict[str, Any]:
-    """Places that no sentence names, and the percent in which something is, by a judge that can tell: the checker."""
+def whole_picture(judge: Judge, album: Album, sentences: Sentences) -> dict[str, Any]:
+    """What is true of the whole picture, by a judge that can tell: the checker.
+
+    `background`: of the prompts that name one, the percent drawn on it. `unnamed`: places that no sentence names, and
+    the percent of them in which something is.
+    """
     if not hasattr(judge, "unnamed"):
         return {}
-    found = [
-        judge.unnamed(_opened(shot), texts)
-        for shots in album.shots
-        for shot, texts in zip(shots, sentences.texts, strict=True)
-    ]
-    cells, filled = map(sum, zip(*found, strict=True))
-    return {"unnamed": {"cells": cells, "filled_percent": 100 * filled / cells if cells else None}}
+    cells = filled = named = right = 0
+    for shots in album.shots:
+        for shot, texts in zip(shots, sentences.texts, strict=True):
+            image = _opened(shot)
+            places, others = judge.unnamed(image, texts)
+            ground = judge.background(image, texts)
+            cells, filled = cells + places, filled + others
+            named, right = named + (ground is not None), right + bool(ground)
+    return {
+        "background": {"prompts": named, "drawn_percent": 100 * right / named if named else None},
+        "unnamed": {"cells": cells, "filled_percent": 100 * filled / cells if cells else None},
+    }
 
 
 def _opened(shot: Shot) -> Image.Image:

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, LONGALIGN
+from debias_sd.prompts.cuts import ALWAYS, BY_SENTENCE, BY_SENTENCES, LONGALIGN
 from debias_sd.prompts.states import Row
-from debias_sd.prompts.windows import Convert, TokenizedPrompt, Window
+from debias_sd.prompts.windows import EACH, LATER, Convert, TokenizedPrompt, Window
 from debias_sd.text import count_of
 from debias_sd.tokens import check_text
 
@@ -166,8 +166,10 @@ class PromptBatch:
             is_whole = group[0] not in self._clips
             split = {}
             for text, prompt in texts.items():
-                by_sentence = layout is not None and (layout == ALWAYS or not prompt.is_one(length))
-                split[text] = prompt.split(_WHOLE if is_whole else length, by_sentence=by_sentence and not is_whole)
+                by_sentence = None
+                if layout is not None and not is_whole and (layout == ALWAYS or not prompt.is_one(length)):
+                    by_sentence = LATER if layout == BY_SENTENCES else EACH
+                split[text] = prompt.split(_WHOLE if is_whole else length, by_sentence=by_sentence)
             for place, index in enumerate(group):
                 found = {text: [one[place] for one in cut] for text, cut in split.items()}
                 if is_whole:  # a BREAK only begins a window

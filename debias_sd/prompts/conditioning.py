@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Required, TypedDict, cast
 
 import torch
@@ -13,9 +14,20 @@ from torch import Tensor, nn
 
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.prompts.batch import Prompt, PromptBatch, Reader, Rows, Texts, texts_of
+from debias_sd.prompts.cuts import LONGALIGN
 from debias_sd.prompts.lora_scale import lora_at
 from debias_sd.prompts.pitfalls import warn_of_half_learnt, warn_of_tags
-from debias_sd.prompts.states import POOLED, Encoded, Read, encode_sentences, encode_windows, weigh
+from debias_sd.prompts.states import (
+    POOLED,
+    Encoded,
+    Read,
+    encode_sentences,
+    encode_windows,
+    row_length,
+    weigh,
+    whole_row,
+)
+from debias_sd.prompts.whole import reader_of_whole
 
 SAME = "same"
 
@@ -61,8 +73,9 @@ def encode_prompt(
             where SDXL's `force_zeros_for_empty_prompt` says so, and left out for FLUX. `prompt_2` and so on are for
             the second and third encoder; without, the same text.
         window: tokens of a window: None, all that the encoders read; "auto", 77 if all texts fit, else all; or a
-            number, such as 77, the chunking of other tools. "sentence" reads what is longer than a window sentence by
-            sentence, "sentence-always" shorter texts too, "longalign" as LongAlign does: see `prompts/states.py`.
+            number, such as 77, the chunking of other tools. "sentence" reads what comes after the first window
+            sentence by sentence, "sentence-always" all sentences of any text, "longalign" as LongAlign does: see
+            `prompts/states.py`.
         weighting: "a1111" reads `(word:1.3)` and BREAK, see `markup`. Pooled vectors are never weighted.
         pooled: the pooled vector is that of the "first" window, or the "mean" of those of a text's windows.
         clip_skip: last layers to leave out, as in diffusers ("clip skip 2" of AUTOMATIC1111 is 1 here), but of the
@@ -176,25 +189,40 @@ def _reader(pipe: DiffusionPipeline, slot: Slot) -> Reader:
 def _encode(pipe: DiffusionPipeline, slot: Slot, rows: Rows, skips: Sequence[int | None], pooled: str) -> list[Encoded]:
     """Return what the encoder of `slot` makes of each side, weighted."""
     encoder = getattr(pipe, slot.encoder)
-    reads = [_read(encoder, slot, skip) for skip, _ in zip(skips, rows.sides, strict=False)]
+    skips = skips[: len(rows.sides)]
+    reads = [_read(encoder, slot, skip) for skip in skips]
+    longest = max(len(whole_row(text)) for side in rows.sides for text in side) if rows.layout is not None else 0
+    wholes: list[Read | None] = [None] * len(skips)
+    if rows.layout not in (None, LONGALIGN) and slot.layer is not None and longest > len(rows.fill):
+        whole = reader_of_whole(encoder, row_length(longest), device=get_module_execution_device(encoder))
+        wholes = [_read_inside(whole, slot, skip) for skip in skips]
     options = {"fill": rows.fill, "count": rows.count, "pooled": pooled}
     places = range(len(rows.sides))
 
-    def encoded_by(read: Read, part: slice) -> list[Encoded]:
+    def encoded_by(place: int, part: slice) -> list[Encoded]:
         if rows.layout is None:
-            return encode_windows(read, rows.sides[part], **options)
-        return encode_sentences(read, rows.sides[part], rows.firsts[part], layout=rows.layout, **options)
+            return encode_windows(reads[place], rows.sides[part], **options)
+        more = {"layout": rows.layout, "read_whole": wholes[place]}
+        return encode_sentences(reads[place], rows.sides[part], rows.firsts[part], **more, **options)
 
     if len(set(skips)) == 1:  # what both sides have in common is encoded once
-        encoded = encoded_by(reads[0], slice(None))
+        encoded = encoded_by(0, slice(None))
     else:
-        encoded = [encoded_by(read, slice(place, place + 1))[0] for read, place in zip(reads, places, strict=True)]
+        encoded = [encoded_by(place, slice(place, place + 1))[0] for place in places]
     return [
         one
         if weights is None or one.states is None
         else one._replace(states=weigh(one.states, weights, window=len(rows.fill)))
         for one, weights in zip(encoded, rows.weights, strict=True)
     ]
+
+
+def _read_inside(enter: Callable[[], AbstractContextManager[nn.Module]], slot: Slot, skip: int | None) -> Read:
+    def read(ids: Tensor) -> Encoded:
+        with enter() as encoder:
+            return _read(encoder, slot, skip)(ids)
+
+    return read
 
 
 def _read(encoder: nn.Module, slot: Slot, skip: int | None) -> Read:

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from debias_sd.sentences import split_sentences
 
-ALWAYS, LONGALIGN = "sentence-always", "longalign"
-BY_SENTENCE = ("sentence", ALWAYS, LONGALIGN)  # in place of a window's length: a window for each sentence
+BY_SENTENCES, ALWAYS, LONGALIGN = "sentence", "sentence-always", "longalign"
+BY_SENTENCE = (BY_SENTENCES, ALWAYS, LONGALIGN)  # in place of a window's length: a window for each sentence
 
 JOINED, INSIDE, WORD_PART, WORD, CLAUSE, SENTENCE = range(6)  # the worst place first
 

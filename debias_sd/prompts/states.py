@@ -4,9 +4,11 @@ Texts of one window go through the encoder side by side (the prompts, then the n
 so that they equal diffusers' bit for bit. Else each different window is read once: an empty negative prompt is one
 window, however long the prompt and however large the batch is.
 
-By sentences, each is read alone and only the states of its words are kept: one start token, the words in order, and in
-every slot after them the mean of the states of the sentences' end tokens, so that what stands there favours no part of
-the text (docs/prompts.md has the measurements). A causal encoder needs no pads for that, and reads none.
+By sentences, the first window is read as it is, each sentence after it alone, and only the states of their words are
+kept: one start token, the words in order, and in every slot after them the state of the end token of the whole text,
+which the encoder reads with its position table stretched (`whole.py`). That one state is what a guided picture takes
+from the text as a whole, a background for instance, which the end of no single sentence has (docs/prompts.md has the
+measurements). No pads are read.
 
 Weights are AUTOMATIC1111's (stable-diffusion-webui, modules/sd_hijack_clip.py): each state times the weight of its
 token, then the window times one factor that gives it its mean back.
@@ -80,6 +82,7 @@ def encode_sentences(
     count: int,
     layout: str,
     pooled: str = "first",
+    read_whole: Read | None = None,
 ) -> list[Encoded]:
     """Return the encoding of each side, (batch, count * window, width), as `layout` joins sentences.
 
@@ -91,6 +94,7 @@ def encode_sentences(
         fill: the empty window.
         layout: "sentence" as above; "longalign" (arXiv 2410.11817) keeps each start token, and fills with the mean of
             the last states of the empty text.
+        read_whole: the encoder with its position table stretched, for texts that are longer than a window.
     """
     texts = [rows for side in sides for rows in side]
     known = _read_each(read, [row for rows in texts for row in rows], {}, fill=fill)
@@ -99,6 +103,11 @@ def encode_sentences(
         known = _read_each(read, [row for side in firsts for row in side], known, fill=fill)
     if has_states:
         known = _read_each(read, [fill], known, fill=fill)
+        if layout != LONGALIGN:
+            wholes = [whole_row(rows) for rows in texts if len(rows) > 1]
+            known = _read_each(read, [row for row in wholes if len(row) <= len(fill)], known, fill=fill)
+            if read_whole is not None:  # else no text is longer than a window
+                known = _read_each(read_whole, wholes, known, fill=fill)
     return [
         Encoded(
             torch.stack([_lay_out(rows, known, fill, count, layout) for rows in side]) if has_states else None,
@@ -116,11 +125,17 @@ def _lay_out(
         return torch.cat([known[row].states for row in (*rows, *[fill] * (count - 1))])
     states = [known[row].states for row in rows]
     if layout == LONGALIGN:
-        body, filling = [one[:-1] for one in states], known[fill].states[-_PADS:]
+        pads = known[fill].states[-_PADS:]
+        body, end = [one[:-1] for one in states], pads.float().mean(dim=0, keepdim=True).to(pads.dtype)
     else:
-        body, filling = [states[0][:1], *(one[1:-1] for one in states)], torch.stack([one[-1] for one in states])
-    joined, mean = torch.cat(body), filling.float().mean(dim=0, keepdim=True).to(filling.dtype)
-    return torch.cat([joined, mean.expand(count * len(fill) - len(joined), -1)])
+        body, end = [states[0][:1], *(one[1:-1] for one in states)], known[whole_row(rows)].states[-1:]
+    joined = torch.cat(body)
+    return torch.cat([joined, end.expand(count * len(fill) - len(joined), -1)])
+
+
+def whole_row(rows: Sequence[Row]) -> Row:
+    """Return the sentences of a text, each with start and end token, as one row."""
+    return (*rows[0][:1], *(one for row in rows for one in row[1:-1]), *rows[-1][-1:])
 
 
 def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded], *, fill: Row) -> dict[Row, Encoded]:
@@ -128,7 +143,8 @@ def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded], *, fi
     others = sorted((row for row in dict.fromkeys(rows) if row not in known), key=len, reverse=True)
     found = dict(known)
     while others:
-        length = min(len(fill), -(-len(others[0]) // _STEP) * _STEP)
+        longest = len(others[0])
+        length = row_length(longest) if longest > len(fill) else min(len(fill), row_length(longest))
         size = max(1, ROWS * len(fill) // length)
         chunk, others = others[:size], others[size:]
         ids = torch.tensor([(*row, *fill[-1:] * (length - len(row))) for row in chunk])
@@ -136,6 +152,11 @@ def _read_each(read: Read, rows: Sequence[Row], known: dict[Row, Encoded], *, fi
         for row, states, vector in zip(chunk, *columns, strict=True):
             found[row] = Encoded(None if states is None else states[: len(row)], vector)
     return found
+
+
+def row_length(tokens: int) -> int:
+    """Return the length of the row that so many tokens are read in."""
+    return -(-tokens // _STEP) * _STEP
 
 
 def _join(side: Sequence[Sequence[Row]], known: dict[Row, Encoded]) -> Float[Tensor, "batch tokens width"]:

@@ -5,7 +5,8 @@ joined, are exactly the tokens of the prompt. A window ends at the last sentence
 end (comma, colon, dash, bracket), else at the last word end. A word is cut only where it alone is longer than a window:
 between characters; and a character, or the vectors of one textual inversion, only where they alone are longer.
 
-Reading by sentences, a window also ends where a sentence does, unless the whole prompt is one window.
+Reading by sentences, the first window stays what it is, as far as whole sentences fit in it, and each sentence after it
+is one of its own: what a prompt of one window is read as does not change when something is added to it.
 
 Several tokenizers get the same text in each window, cut where the tokens of all fit. Time is linear in the length.
 """
@@ -22,6 +23,7 @@ from debias_sd.prompts.cuts import SENTENCE, cut_ranks
 from debias_sd.prompts.learnt import LearntTokens
 from debias_sd.prompts.markup import Piece, read_markup
 
+EACH, LATER = "each", "later"
 Convert = Callable[[str, PreTrainedTokenizerBase], str]
 
 _INK = re.compile(r"\S")
@@ -110,8 +112,10 @@ class TokenizedPrompt:
         """Say whether the prompt is one window of this length."""
         return len(self.parts) == 1 and self.fits(window)
 
-    def split(self, window: int, *, by_sentence: bool = False) -> list[tuple[Window, ...]]:
-        """Return the windows; see `split_prompt`. `by_sentence`: each ends where a sentence does, if not before."""
+    def split(self, window: int, *, by_sentence: str | None = None) -> list[tuple[Window, ...]]:
+        """Return the windows; see `split_prompt`. `by_sentence`: "each" ends where a sentence does, if not before,
+        "later": each but the first one.
+        """
         if window < 3:
             raise ValueError(f"window is {window}, start, end and one token need 3; use 77 or 248.")
         return [found for part in self.parts for found in _split_part(part, room=window - 2, by_sentence=by_sentence)]
@@ -159,14 +163,17 @@ def _read_around(learnt: LearntTokens, text: str, *, whole: bool) -> tuple[list[
     return ids, starts
 
 
-def _split_part(part: Part, *, room: int, by_sentence: bool) -> list[tuple[Window, ...]]:
-    """Return the windows of up to `room` tokens; `by_sentence`: of each sentence by itself."""
+def _split_part(part: Part, *, room: int, by_sentence: str | None) -> list[tuple[Window, ...]]:
+    """Return the windows of up to `room` tokens; for `by_sentence` see `TokenizedPrompt.split`."""
     sizes = [len(tokens.ids) for tokens in part.tokens]
-    if not any(sizes) or (not by_sentence and max(sizes) <= room):
+    if not any(sizes) or (by_sentence != EACH and max(sizes) <= room):
         return [_window(part, [(0, size) for size in sizes], part.text)]
     places, counts = _common_places(part)
     ranks = [*cut_ranks(part.text, places[:-1]), 0]
     inner = [index for index, rank in enumerate(ranks) if by_sentence and rank == SENTENCE and index > 0]
+    if by_sentence == LATER:  # of those inside the first window the last one that it can end at
+        fitting = [index for index in inner if max(counts[index]) <= room]
+        inner = inner[max(len(fitting) - 1, 0) :]
     windows, reach = [], 0
     for start, last in pairwise([0, *inner, len(places) - 1]):
         while start < last:

@@ -16,7 +16,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from debias_sd.shapes.scene import COLOURS, COLUMNS, ROWS, Scene, Thing
+from debias_sd.shapes.scene import BACKGROUNDS, COLOURS, COLUMNS, ROWS, Scene, Thing
 
 SHAPE_WORDS = {
     "circle": ("circle", "disc"),
@@ -219,6 +219,21 @@ def read_sentence(sentence: str) -> list[Thing]:
         Thing(cell, colour.lower(), _SHAPE_OF[shape.lower()], _SIZE_OF[size.lower()])
         for cell, (size, colour, shape) in zip(cells, looks, strict=True)
     ]
+
+
+_GROUND = re.compile(
+    rf"\b({'|'.join(BACKGROUNDS)})(?: background| picture)|background is ({'|'.join(BACKGROUNDS)})\b", re.I
+)
+
+
+def read_background(sentences: Sequence[str]) -> str | None:
+    """The background that a prompt's sentences name, the first one; None where they name none.
+
+    >>> read_background(["A gray picture with a small red star in the center.", "The background is white."])
+    'gray'
+    """
+    found = (match for sentence in sentences for match in _GROUND.finditer(sentence))
+    return next(((match[1] or match[2]).lower() for match in found), None)
 
 
 def repeated(sentences: Sequence[str]) -> list[bool]:

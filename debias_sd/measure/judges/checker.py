@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from PIL import Image
 
 from debias_sd.measure.judges import DRAWN, MISSING, UNSURE, Thresholds, Verdict, unjudged
-from debias_sd.shapes.caption import read_sentence
+from debias_sd.shapes.caption import read_background, read_sentence
 from debias_sd.shapes.render import CellReading, Finding, look_for, read_picture, render
 from debias_sd.shapes.scene import CELLS, COLOURS, SHAPES, SIZES, Scene, Thing
 
@@ -63,6 +64,14 @@ class CheckerJudge:
         cells = read_picture(np.asarray(image.convert("RGB")))
         others = [reading.thing is not None for cell, reading in enumerate(cells) if cell not in named]
         return len(others), sum(others)
+
+    def background(self, image: Image.Image, sentences: Sequence[str]) -> bool | None:
+        """Whether most cells have the background that the sentences name; None where they name none."""
+        named = read_background(sentences)
+        if named is None:
+            return None
+        found = Counter(reading.background for reading in read_picture(np.asarray(image.convert("RGB"))))
+        return found.most_common(1)[0][0] == named
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "checker", "meaning": self.meaning, "thresholds": dataclasses.asdict(self.thresholds)}
