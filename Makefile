@@ -62,6 +62,7 @@ benchmark: $(INSTALLED) ## speed of prompt encoding, of a picture and of a train
 	@$(BIN)/python benchmarks/prompts.py
 	@$(BIN)/python benchmarks/generate.py
 	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python benchmarks/lengthen.py
 	@$(BIN)/python benchmarks/load_data.py
 	@$(BIN)/python benchmarks/retrieval.py
 

@@ -12,7 +12,18 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from debias_sd import __version__
-from debias_sd.commands import calibrate, compare, convert, draw_set, evaluate, export, generate, report, tokens
+from debias_sd.commands import (
+    calibrate,
+    compare,
+    convert,
+    draw_set,
+    evaluate,
+    export,
+    generate,
+    lengthen,
+    report,
+    tokens,
+)
 from debias_sd.commands.terminal import lost_output, open_terminal, refuse
 
 _CHOICE = re.compile(r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
@@ -99,6 +110,7 @@ COMMANDS = {
     "draw-set": draw_set,
     "convert": convert,
     "export": export,
+    "lengthen": lengthen,
 }
 
 

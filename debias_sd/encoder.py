@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from debias_sd.encoder_folder import (
+    SECOND,
     check_kind,
     find_encoder_folder,
     read_known_words,
@@ -101,6 +102,7 @@ class TextEncoder:
     known_words: frozenset[str] | None = None
     provenance: dict[str, object] = field(default_factory=dict)
     projection: Tensor | None = None
+    second: "TextEncoder | None" = None  # for the pipeline's second slot, of a folder that was lengthened for both
 
     @classmethod
     def load(
@@ -121,6 +123,7 @@ class TextEncoder:
             known_words=read_known_words(folder),
             provenance=read_provenance(folder),
             projection=read_projection(folder, variant),
+            second=cls.load(folder / SECOND) if (folder / SECOND / "config.json").is_file() else None,
         )
         encoder.check()
         return encoder

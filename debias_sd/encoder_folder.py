@@ -22,6 +22,7 @@ from debias_sd.text import parse_json, read_text
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED = ("base", "long-clip", "debias")
+SECOND = "encoder_2"  # in a folder of lengthened encoders, that of the pipeline's second one
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 FILES = (
     "config.json", "model.safetensors", "provenance.json", "known_words.json", "tokenizer.json",
@@ -60,7 +61,7 @@ def find_encoder_folder(source: str | Path, *, subfolder: str | None = None, **h
             raise ValueError(
                 f"encoder folder {name} does not exist; give a folder, a hub id, or {', '.join(EMBEDDED)}."
             )
-        folders = ("",) if subfolder is None else (f"{subfolder}/", f"{_tokenizer_name(subfolder)}/")
+        folders = ("", f"{SECOND}/") if subfolder is None else (f"{subfolder}/", f"{_tokenizer_name(subfolder)}/")
         path = download(name, FILES + SHARDS, PICKLES, what="encoder", folders=folders, **hub)
     if subfolder is not None and not (path / subfolder).is_dir():
         raise ValueError(f"encoder {name} has no folder {subfolder}; correct subfolder, or leave it out.")

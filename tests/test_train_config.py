@@ -197,7 +197,10 @@ FAULTS = [
     ({"seed": 2**64}, "seed must be at most 9,223,372,036,854,775,807, found 18446744073709551616"),
     ({"seed": True}, "seed must be a whole number, found True"),
     ({"seed": None}, "seed must be a whole number, found null"),
-    ({"recipe": "debais"}, "recipe must be one of short-only, long-clip, debias, found 'debais'; choose one of them."),
+    (
+        {"recipe": "debais"},
+        "recipe must be one of short-only, long-clip, debias, lengthen, found 'debais'; choose one of them.",
+    ),
     ({"report_to": "tensorboard,mlflow"}, "report_to must be one of none, tensorboard, wandb, trackio, found 'mlflow'"),
     ({"short_weight": 1.5}, "short_weight must be at most 1, found 1.5"),
     ({"train_batch_size": 0}, "train_batch_size must be at least 1, found 0; change that setting."),

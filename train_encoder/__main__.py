@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from debias_sd.commands.terminal import open_terminal
+from debias_sd.commands.terminal import open_terminal, quiet_loading
 from debias_sd.datasets.records import TooManyFaults
-from train_encoder.settings import parse_arguments
+from train_encoder.settings import LENGTHEN, parse_arguments
 
 INTERRUPTED = 130  # what a shell reports of a process that Ctrl-C ended
 if TYPE_CHECKING:
@@ -35,20 +35,34 @@ def main(arguments: list[str]) -> int:
     try:
         try:
             config = parse_arguments(arguments)
-            from train_encoder.prepare import prepare
+            if config.recipe == LENGTHEN:
+                from train_encoder.lengthen import prepare_texts as prepare
+
+                quiet_loading()
+            else:
+                from train_encoder.prepare import prepare
             from train_encoder.processes import MainFailed
             from train_encoder.run_folder import Finished
+
+            configs = _runs(config)
         except ValueError as error:
             return _end(2, str(error))
-        try:
-            run = prepare(config)
-        except ValueError as error:
-            return _end(2, str(error))
-        except MainFailed:
-            return _end(2)
-        except Finished as done:
-            return _finished(str(done))
-        return _end(_train(run, arguments))
+        for number, config in enumerate(configs, start=1):
+            is_last = number == len(configs)
+            try:
+                run = prepare(config)
+            except ValueError as error:
+                return _end(2, str(error))
+            except MainFailed:
+                return _end(2)
+            except Finished as done:
+                if is_last:
+                    return _finished(str(done))
+                print(done)
+                continue
+            code = _train(run, arguments)
+            if code or is_last:
+                return _end(code)
     except KeyboardInterrupt:
         return _end(INTERRUPTED, _interrupted(run))
     except Exception as error:
@@ -56,6 +70,15 @@ def main(arguments: list[str]) -> int:
         if sentence is None:
             raise
         return _end(2, sentence)
+
+
+def _runs(config: TrainConfig) -> list[TrainConfig]:
+    """The runs of this command, one after the other: several where several encoders are lengthened."""
+    if config.recipe != LENGTHEN:
+        return [config]
+    from train_encoder.lengthen import split_config
+
+    return split_config(config)
 
 
 def _train(run: Run, arguments: list[str]) -> int:

@@ -166,11 +166,16 @@ def save_encoder_folder(
     scratch.mkdir(parents=True)
     try:
         _write_parts(model, tokenizer, scratch, files=files)
-        (folder / "config.json").unlink(missing_ok=True)
-        for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
-            os.replace(file, folder / file.name)
+        move_in(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def move_in(scratch: Path, folder: Path) -> None:
+    """Move the files of a whole encoder folder into `folder`, config.json last."""
+    (folder / "config.json").unlink(missing_ok=True)
+    for file in sorted(scratch.iterdir(), key=lambda p: p.name == "config.json"):
+        os.replace(file, folder / file.name)
 
 
 def _write_parts(

@@ -158,9 +158,14 @@ def prepare(config: TrainConfig) -> Run:
         trajectory=trajectory,
         origin=origin,
     )
-    torch.manual_seed(config.seed + accelerator.process_index)
+    return start_from(run)
+
+
+def start_from(run: Run) -> Run:
+    """Put `run` where it begins: its random numbers, and the checkpoint that it goes on from."""
+    torch.manual_seed(run.config.seed + run.accelerator.process_index)
     resume(run)
-    if not config.overwrite_output_dir:
+    if not run.config.overwrite_output_dir:
         check_later(run.folder, run.step)
     return run
 

@@ -6,6 +6,7 @@ gradient, and each process computes the loss of its own rows against all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from train_encoder.data.batches import Texts
     from train_encoder.data.pairs import Pairs
     from train_encoder.engine import Engine, FrozenRows
-    from train_encoder.heldout import HeldOut
     from train_encoder.model.families import Towers
     from train_encoder.pair_terms import PairTerm
     from train_encoder.settings import TrainConfig
@@ -83,17 +83,18 @@ class Run:
     wrapped: torch.nn.Module  # the same one as accelerate wraps it
     optimizer: torch.optim.Optimizer
     frozen: FrozenRows | None
-    contrast: Contrast
+    contrast: Contrast | None  # None: the terms alone
     terms: tuple[PairTerm, ...]  # the other terms of the loss
     data: Pairs
-    heldout: HeldOut | None  # what retrieval is measured on, in the main process
+    heldout: Any  # HeldOut, `lengthen.HeldOutTexts` or None: what is measured on the way, in the main process
     faults: Faults  # records on disk that had to be replaced, of all processes
-    preprocessing: Preprocessing  # of pictures on disk
+    preprocessing: Preprocessing | None  # of pictures on disk
     trajectory: dict[str, Any]  # what decides the weights: two runs with equal values are the same run
     origin: dict[str, Any]  # of it, what is not a setting: fingerprints of data and start, processes, engine
     versions: list[dict[str, Any]] = field(default_factory=list)  # of packages, by the step from which on they ran
     step: int = 0
     stop: StopRequest = field(default_factory=StopRequest)
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None  # None: of pairs, `data.batches.Collator`
 
     @property
     def folder(self) -> Path:

@@ -25,6 +25,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "debias": {"stretch_factor": 4, "short_weight": 0.1, "label_smoothing": 0.0}
     | {"remove_summary": True, "subsample": True, "front_padding": True},
 }
+# The text encoders of a pipeline, on text alone (`lengthen.py`): it has no pairs and no short captions either.
+RECIPES["lengthen"] = RECIPES["short-only"] | {"stretch_factor": 4}
+LENGTHEN = "lengthen"
 TRACKERS = ("tensorboard", "wandb", "trackio")
 # Other trainers' gradient_accumulation_steps sums gradients of batches apart; here all chunks are one contrast.
 RENAMED = {"gradient_accumulation_steps": "contrast_chunks"}
@@ -37,7 +40,11 @@ class Start:
     """What a run starts from, and how its towers are read."""
 
     pretrained_model_name_or_path: str | None = setting(
-        None, "initial checkpoint: folder or hub id of CLIP or SigLIP, or a file of open_clip or OpenAI; null: none"
+        None, "CLIP or SigLIP: folder or hub id, or a file of open_clip or OpenAI (lengthen: a pipeline); null: none"
+    )
+    text_encoder: str | None = setting(None, "lengthen: text_encoder or text_encoder_2 of the pipeline; null: each")
+    pipeline_config: str | None = setting(
+        None, "lengthen: of a single file, folder or hub id of a pipeline of its kind"
     )
     model_config: dict[str, Any] = setting({}, "CLIPConfig as a mapping, for training from scratch")
     init_std: dict[str, float] = setting(
@@ -52,6 +59,11 @@ class Start:
     )  # fmt: skip
 
     def check(self) -> None:
+        if self.recipe == LENGTHEN:
+            return  # null is the embedded base
+        for name in ("text_encoder", "pipeline_config"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is set for recipe {self.recipe}, but is for lengthen; leave it out.")
         if self.pretrained_model_name_or_path is None and (not self.model_config or self.train_data != "shapes"):
             raise ValueError(
                 "pretrained_model_name_or_path is null, but training from scratch needs model_config and train_data "
@@ -95,7 +107,9 @@ class Recipe:
     """The two captions of a picture, the contrast between them, the position table."""
 
     recipe: str = setting(
-        "debias", "short-only, long-clip or debias; sets the fields below that are null", choices=tuple(RECIPES)
+        "debias",
+        "short-only, long-clip, debias or lengthen; sets the fields below that are null",
+        choices=tuple(RECIPES),
     )
     remove_summary: bool | None = setting(None, "short caption: drop the first sentence (debias)")
     subsample: bool | None = setting(None, "short caption: draw sentences at random, in random order (debias)")
@@ -163,6 +177,11 @@ class Optimizer:
     max_grad_norm: float = setting(0.0, "clip the gradient to this norm; 0: off", at_least=0)
 
     def check(self) -> None:
+        if self.recipe == LENGTHEN and (self.contrast_chunks > 1 or self.freeze_image_tower or self.torch_compile):
+            raise ValueError(
+                "recipe is lengthen, which has no pictures and no contrast; leave contrast_chunks, freeze_image_tower "
+                "and torch_compile out."
+            )
         if self.lr_warmup_steps >= self.max_train_steps:
             raise ValueError(
                 f"lr_warmup_steps is {self.lr_warmup_steps} and max_train_steps {self.max_train_steps}, but the "
@@ -220,7 +239,9 @@ class Watched:
     )
 
     def check(self) -> None:
-        if self.eval_steps and self.eval_data is None and self.train_data != "shapes":
+        if self.recipe == LENGTHEN and self.validation_prompts:
+            raise ValueError("validation_prompts are set for recipe lengthen, which draws none; leave them out.")
+        if self.recipe != LENGTHEN and self.eval_steps and self.eval_data is None and self.train_data != "shapes":
             raise ValueError("eval_steps is set without eval_data; name held-out pairs there, or set eval_steps to 0.")
         drawn = (bool(self.validation_prompts), self.validation_pipeline is not None, bool(self.validation_steps))
         if len(set(drawn)) > 1:

@@ -44,7 +44,7 @@ def supervise(run: Run, batch: dict[str, Any], out: dict[str, Tensor]) -> dict[s
 def whole_forward(run: Run, batch: dict[str, Any]) -> Forward:
     """All pairs of this process at once."""
     out = run.wrapped(batch)
-    total, parts = run.contrast.loss(out)
+    total, parts = run.contrast.loss(out) if run.contrast is not None else (0.0, {})
     for name, (weight, value) in supervise(run, batch, out).items():
         parts[name] = value
         total = total + weight * value
@@ -134,11 +134,12 @@ def train_step(run: Run, batch: dict[str, Any]) -> dict[str, float]:
     forward.backward()
     scale = update(run)
     run.step += 1
-    return {"step": run.step} | row | {"lr": rate, "scale": scale, "seconds": round(time.monotonic() - started, 4)}
+    row = {"step": run.step} | row | {"lr": rate} | ({} if scale is None else {"scale": scale})
+    return row | {"seconds": round(time.monotonic() - started, 4)}
 
 
-def update(run: Run) -> float:
-    """Clip, step, put back what stays; returns the factor of the logits."""
+def update(run: Run) -> float | None:
+    """Clip, step, put back what stays; returns the factor of the logits, where there is one."""
     if run.frozen is not None:
         run.frozen.mask_gradient()
     if run.config.max_grad_norm:
@@ -147,6 +148,8 @@ def update(run: Run) -> float:
     run.optimizer.zero_grad(set_to_none=True)
     if run.frozen is not None:
         run.frozen.restore()
+    if run.towers.largest_logit_scale is None:
+        return None
     return clamp_temperature(run.towers.clip.logit_scale, largest=run.towers.largest_logit_scale)
 
 

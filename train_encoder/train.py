@@ -19,9 +19,11 @@ from debias_sd.run_state import check_finite
 from train_encoder.data.batches import Collator
 from train_encoder.data.pairs import GlobalBatches
 from train_encoder.export import known_words, make_card, make_provenance, push_folder, save_encoder_folder
+from train_encoder.lengthen import finish
 from train_encoder.pair_terms import collators_of
 from train_encoder.processes import EXIT_CODE, launcher_note, leave_signals_to_the_run, on_main
 from train_encoder.run_folder import describe_diverged, lock_folder, overwrite, save_checkpoint
+from train_encoder.settings import LENGTHEN
 from train_encoder.step import train_step
 from train_encoder.watch import Watch
 
@@ -41,7 +43,7 @@ def make_loader(run: Run) -> DataLoader:
         start=run.step,
         total=config.max_train_steps,
     )
-    collate = Collator(run.texts, config, run.data.preprocessing, collators_of(run.terms))
+    collate = run.collate or Collator(run.texts, config, run.data.preprocessing, collators_of(run.terms))
     return DataLoader(
         run.data,
         batch_sampler=batches,
@@ -92,6 +94,9 @@ def train(run: Run, *, command: list[str]) -> int:
             f"stopped by SIGTERM after step {run.step}, which is saved; go on with --resume_from_checkpoint latest"
         )
         return EXIT_CODE
+    if config.recipe == LENGTHEN:
+        on_main(run.accelerator, lambda: finish(run, command=command, row=row))
+        return 0
     model = run.engine.whole_model(run.towers)
     on_main(run.accelerator, lambda: _finish(run, model, command=command, row=row))
     return 0
@@ -148,7 +153,9 @@ def _announce(run: Run) -> None:
         reasons = f" ({describe_counts(skipped)})" if skipped else ""
         print(f"{len(run.data.records):,} pairs, {sum(skipped.values()):,} skipped{reasons}")
     chunks = f" x {config.contrast_chunks} chunks" if config.contrast_chunks > 1 else ""
+    what = f"lengthen {config.text_encoder}" if config.recipe == LENGTHEN else config.recipe
+    kind = "texts" if config.recipe == LENGTHEN else "pairs"
     print(
-        f"{config.recipe}: {processes} process(es) x {config.train_batch_size} pairs{chunks}, "
+        f"{what}: {processes} process(es) x {config.train_batch_size} {kind}{chunks}, "
         f"{run.tokenizer.model_max_length} positions, steps {run.step} to {config.max_train_steps}"
     )

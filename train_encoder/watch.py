@@ -191,6 +191,8 @@ class Watch:
         parts = {name: f"{row[name]:.3f}" for name in ("loss", "long", "short", "contrastive") if name in row}
         if "contrastive" in parts and "grounding" not in row:
             del parts["contrastive"]  # it is the loss
+        if "scale" not in row:
+            return parts | {"texts/s": f"{pace:.1f}"}
         return parts | {"scale": f"{row['scale']:.1f}", "images/s": f"{pace:.1f}"}
 
     def _measure(self) -> None:
@@ -207,7 +209,16 @@ class Watch:
 
     def _measure_on_main(self) -> None:
         with contextlib.suppress(StopAsked):
-            self._tell(evaluate(self.run, self.run.heldout), pairs=len(self.run.heldout.short_texts))
+            heldout = self.run.heldout
+            if isinstance(heldout, HeldOut):
+                self._tell(evaluate(self.run, heldout), pairs=len(heldout.short_texts))
+            elif heldout is not None:
+                row = heldout.measure(self.run)
+                self.log.write_evaluation(row)
+                self.bar.write(heldout.describe(row))
+                worse = heldout.warning(self.log.evaluations()[0], row)
+                if worse:
+                    self.bar.write(f"warning: {worse}")
 
     def _tell(self, row: dict[str, float], *, pairs: int) -> None:
         self.log.write_evaluation(row)

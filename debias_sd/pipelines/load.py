@@ -15,7 +15,7 @@ from diffusers import DiffusionPipeline
 from diffusers.utils.logging import disable_progress_bar
 
 from debias_sd.encoder import TextEncoder
-from debias_sd.encoder_folder import EMBEDDED, find_encoder_folder, read_config, read_tokenizer
+from debias_sd.encoder_folder import EMBEDDED, SECOND, find_encoder_folder, read_config, read_tokenizer
 from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.pipelines.fit import (
@@ -53,7 +53,8 @@ def load_debias_pipeline(
         encoder: "debias" (also None, with the embedded base), "long-clip", a folder, a hub id or a `TextEncoder`;
             "stretched" is the base's own with 248 positions and no training; "base" leaves the base pipeline as it is.
             The SDXL refiner has no first encoder: leave it out.
-        encoder_2: the second CLIP encoder of SDXL and Stable Diffusion 3 likewise; None is "stretched".
+        encoder_2: the second CLIP encoder of SDXL and Stable Diffusion 3 likewise; None is the one in the folder
+            `encoder_2` of `encoder`, as `debias-sd lengthen` writes it, else "stretched".
         torch_dtype: of all models, float32 by default; `dtype` in `options` is the same.
         min_positions: the shortest encoder to accept.
         xformers: use its attention in the UNet.
@@ -145,6 +146,13 @@ def _found(source: Source | None, **where: object) -> Source | None:
     return find_encoder_folder(source, **where)
 
 
+def _second_of(source: Source | None) -> Source | None:
+    """Return the second encoder of a folder that was lengthened for both slots of a pipeline, or None."""
+    if isinstance(source, TextEncoder):
+        return source.second
+    return Path(source) / SECOND if _is_folder(source) and (Path(source) / SECOND / "config.json").is_file() else None
+
+
 def _is_folder(source: Source | None) -> bool:
     return isinstance(source, str | Path) and str(source) not in (*EMBEDDED, STRETCHED)
 
@@ -164,7 +172,8 @@ def _wanted(family: Family, sources: dict[str, Source | None], *, name: str) -> 
             f"no encoder is named for {name}; give encoder= a folder, a hub id, 'stretched' (its own, lengthened "
             "without training) or, while loading, 'base' (its own as it is)."
         )
-    return {slot: sources[encoder] or STRETCHED for encoder, slot in slots.items()}
+    given = sources | {"text_encoder_2": sources["text_encoder_2"] or _second_of(sources["text_encoder"])}
+    return {slot: given[encoder] or STRETCHED for encoder, slot in slots.items()}
 
 
 def _check_before_loading(base: Base, wanted: dict[Slot, Source]) -> None:
