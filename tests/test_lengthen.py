@@ -163,6 +163,7 @@ BAD = {
         {"text_encoder": "text_encoder_2"},
         "text_encoder is text_encoder_2, but the base has text_enc",
     ),
+    "an upload": (None, {"push_to_hub": True}, "push_to_hub is set for recipe lengthen, which neither draws"),
     "chunks": (None, {"contrast_chunks": 2}, "recipe is lengthen, which has no pictures and no contrast"),
     "a slot of another recipe": (None, {"recipe": "debias", "text_encoder": "text_encoder"}, "is for lengthen"),
 }

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from train_encoder.settings import LENGTHEN
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel
@@ -63,6 +65,10 @@ class Shards(Engine):
     name = "shards"
 
     def check(self, config: TrainConfig) -> None:
+        if config.recipe == LENGTHEN:
+            raise ValueError(
+                f"recipe is {LENGTHEN} and the engine is {self.name}; use ddp.yaml, the encoders fit whole."
+            )
         if config.eval_steps or config.validation_steps:
             raise ValueError(
                 f"eval_steps and validation_steps read whole weights and the engine is {self.name}; "

@@ -18,20 +18,17 @@ import torch
 from debias_sd.datasets.records import Faults, describe_counts
 from debias_sd.encoder import TextEncoder
 from debias_sd.encoder_folder import SECOND
-from debias_sd.prompts.own_encoders import OwnEncoder, read_encoders
-from debias_sd.report import check_writable
+from debias_sd.prompts.own_encoders import OwnEncoder, clip_slots, read_encoders
 from debias_sd.run_state import check_finite, fingerprint, weights_fingerprint
 from train_encoder.data.text_sources import open_texts
 from train_encoder.data.texts import HELD_OUT, TextCollator, TextItems, held_out_texts
 from train_encoder.engine import FrozenRows, autocast
-from train_encoder.export import check_hub, make_provenance, move_in
+from train_encoder.export import make_provenance, move_in
 from train_encoder.hold import LAYOUT, Hold
-from train_encoder.log import check_trackers
 from train_encoder.model.text_tower import TextTower
-from train_encoder.prepare import make_optimizer, start_from
-from train_encoder.processes import start_processes
+from train_encoder.prepare import make_optimizer, open_run, start_from
 from train_encoder.run import Run
-from train_encoder.run_folder import check_finished, check_folder, describe_diverged
+from train_encoder.run_folder import check_finished, describe_diverged
 
 if TYPE_CHECKING:
     from train_encoder.settings import TrainConfig
@@ -44,7 +41,7 @@ def split_config(config: TrainConfig) -> list[TrainConfig]:
     """The runs of one command: an encoder of the base each, or the one that `text_encoder` names."""
     if config.text_encoder is not None:
         return [config]
-    names = [own.slot.encoder for own in _encoders_of(config)]
+    names = clip_slots(config.pretrained_model_name_or_path, config=config.pipeline_config)
     folders = [config.output_dir, str(Path(config.output_dir) / SECOND)]
     return [
         dataclasses.replace(config, text_encoder=name, output_dir=folder)
@@ -94,14 +91,7 @@ def _title(name: str) -> str:
 
 def prepare_texts(config: TrainConfig) -> Run:
     """Load one encoder, the texts and the checkpoint to go on from; ValueError for what the user can mend."""
-    check_writable(Path(config.output_dir) / "train_log.jsonl")
-    check_folder(config)
-    check_trackers(config.report_to)
-    if config.push_to_hub:
-        check_hub(config.hub_model_id)
-    engine = start_processes(config)
-    if engine.name != "whole":
-        raise ValueError(f"recipe is lengthen and the engine is {engine.name}; use ddp.yaml, the encoders fit whole.")
+    engine = open_run(config)
     accelerator = engine.accelerator
     own = _find_slot(config)
     items = open_items(config, batch=config.train_batch_size * accelerator.num_processes)
@@ -131,17 +121,13 @@ def prepare_texts(config: TrainConfig) -> Run:
     return start_from(run)
 
 
-def _encoders_of(config: TrainConfig) -> list[OwnEncoder]:
-    return read_encoders(config.pretrained_model_name_or_path, config=config.pipeline_config)
-
-
 def _find_slot(config: TrainConfig) -> OwnEncoder:
-    encoders = {own.slot.encoder: own for own in _encoders_of(config)}
-    if config.text_encoder not in encoders:
-        raise ValueError(
-            f"text_encoder is {config.text_encoder}, but the base has {', '.join(encoders)}; name one of these."
-        )
-    return encoders[config.text_encoder]
+    base, options = config.pretrained_model_name_or_path, {"config": config.pipeline_config}
+    own = read_encoders(base, only=config.text_encoder, **options)
+    if not own:
+        names = ", ".join(clip_slots(base, **options))
+        raise ValueError(f"text_encoder is {config.text_encoder}, but the base has {names}; name one of these.")
+    return own[0]
 
 
 def open_items(config: TrainConfig, *, batch: int) -> TextItems:

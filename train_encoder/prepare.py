@@ -22,7 +22,7 @@ from debias_sd.report import check_writable
 from debias_sd.run_state import check_finite, fingerprint, note_versions, weights_fingerprint
 from train_encoder.data.features import load_features
 from train_encoder.data.pairs import open_pairs
-from train_encoder.engine import FrozenRows
+from train_encoder.engine import Engine, FrozenRows
 from train_encoder.export import check_hub
 from train_encoder.heldout import HeldOut, read_heldout
 from train_encoder.log import check_trackers
@@ -108,8 +108,8 @@ def _size(picture: Picture) -> int | None:
 ADVICE = "repair or drop them (skip_missing_images: true leaves missing ones out)"
 
 
-def prepare(config: TrainConfig) -> Run:
-    """Load everything, and the checkpoint to go on from; ValueError for what the user can mend."""
+def open_run(config: TrainConfig) -> Engine:
+    """Check what a run writes and reports to, and join its processes; ValueError for what the user can mend."""
     check_writable(Path(config.output_dir) / "train_log.jsonl")
     check_folder(config)
     check_trackers(config.report_to)
@@ -117,6 +117,12 @@ def prepare(config: TrainConfig) -> Run:
         check_hub(config.hub_model_id)
     engine = start_processes(config)
     engine.check(config)
+    return engine
+
+
+def prepare(config: TrainConfig) -> Run:
+    """Load everything, and the checkpoint to go on from; ValueError for what the user can mend."""
+    engine = open_run(config)
     accelerator = engine.accelerator
     start = load_start(config)
     model, tokenizer, preprocessing = start

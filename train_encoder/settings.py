@@ -239,8 +239,9 @@ class Watched:
     )
 
     def check(self) -> None:
-        if self.recipe == LENGTHEN and self.validation_prompts:
-            raise ValueError("validation_prompts are set for recipe lengthen, which draws none; leave them out.")
+        for name in ("validation_prompts", "push_to_hub"):
+            if self.recipe == LENGTHEN and getattr(self, name):
+                raise ValueError(f"{name} is set for recipe lengthen, which neither draws nor uploads; leave it out.")
         if self.recipe != LENGTHEN and self.eval_steps and self.eval_data is None and self.train_data != "shapes":
             raise ValueError("eval_steps is set without eval_data; name held-out pairs there, or set eval_steps to 0.")
         drawn = (bool(self.validation_prompts), self.validation_pipeline is not None, bool(self.validation_steps))

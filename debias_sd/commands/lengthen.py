@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 HELP = "give a pipeline's own text encoders 248 tokens, trained on text alone"
-SHAPES = "shapes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

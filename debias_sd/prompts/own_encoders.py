@@ -14,7 +14,7 @@ from torch import Tensor
 
 from debias_sd.encoder import TextEncoder, text_tower
 from debias_sd.encoder_folder import embedded_folder, read_known_words
-from debias_sd.pipelines.base import find_base
+from debias_sd.pipelines.base import Base, find_base
 from debias_sd.pipelines.families import Family, Slot, family_of_pipeline
 from debias_sd.pipelines.slots import shared_copy
 from debias_sd.prompts.batch import SHORT
@@ -30,20 +30,33 @@ class OwnEncoder:
     encoder: TextEncoder
 
 
-def read_encoders(base: str | Path | None, *, config: str | None = None) -> list[OwnEncoder]:
+def clip_slots(base: str | Path | None, *, config: str | None = None) -> list[str]:
+    """The names of a base's CLIP text encoders, found as `read_encoders` finds them; only a single file is loaded."""
+    found = _find(base, config)
+    family = family_of_pipeline(found.load()) if found.family is None else found.family
+    return [slot.encoder for slot in family.clip_slots]
+
+
+def _find(base: str | Path | None, config: str | None) -> Base:
+    return find_base(base, {"dtype": torch.float32} | ({} if config is None else {"config": config}))
+
+
+def read_encoders(base: str | Path | None, *, config: str | None = None, only: str | None = None) -> list[OwnEncoder]:
     """Load the CLIP text encoders of a base (a folder, hub id or single file; None: the embedded one), in float32.
 
-    `config` is a folder or hub id of a pipeline of a single file's kind, where diffusers cannot ask the Hub for one.
+    `config` is a folder or hub id of a pipeline of a single file's kind, where diffusers cannot ask the Hub for one;
+    `only` the name of one of them.
 
     Raises ValueError with one sentence for a base of another family, and for an encoder that is lengthened already.
     """
-    found = find_base(base, {"dtype": torch.float32} | ({} if config is None else {"config": config}))
+    found = _find(base, config)
     if found.family is None:
-        encoders = _of_pipeline(found.load())
+        encoders = [own for own in _of_pipeline(found.load()) if only in (None, own.slot.encoder)]
     else:
         encoders = [
             OwnEncoder(found.family.name, slot, _in_float32(TextEncoder.load(found.name, subfolder=slot.encoder)))
             for slot in found.family.clip_slots
+            if only in (None, slot.encoder)
         ]
     if base is None:  # its words are known, and are written beside its encoder's own folder
         words = read_known_words(embedded_folder("base"))

@@ -155,12 +155,16 @@ class RecordPairs(Dataset):
         return {"key": record.key} | picture | {"text": " ".join(text.split()), "short": record.short}
 
     def _order_of(self, epoch: int) -> np.ndarray:
-        digest = hashlib.sha256(f"{self.seed}/epoch/{epoch}".encode()).digest()
-        # NumPy promises that RandomState draws the same in every version, and only of that.
-        rng = np.random.RandomState(np.frombuffer(digest, np.uint32))
+        rng = epoch_rng(self.seed, epoch)
         if isinstance(self.records, Shards):
             return order_by_blocks(self.records.blocks, rng)
         return rng.permutation(len(self.records)).astype(np.int32)
+
+
+def epoch_rng(seed: int, epoch: int) -> np.random.RandomState:
+    """What orders an epoch. NumPy promises that RandomState draws the same in every version, and only of that."""
+    digest = hashlib.sha256(f"{seed}/epoch/{epoch}".encode()).digest()
+    return np.random.RandomState(np.frombuffer(digest, np.uint32))
 
 
 def order_by_blocks(blocks: np.ndarray, rng: np.random.RandomState, *, together: int = 16) -> np.ndarray:

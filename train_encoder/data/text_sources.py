@@ -22,6 +22,7 @@ from debias_sd.datasets.columns import IMAGE_NAMES
 from debias_sd.datasets.large_files import FileSlices, keep_index, scan_json
 from debias_sd.datasets.names import find_kind, open_records
 from debias_sd.datasets.records import Records, describe_counts
+from debias_sd.datasets.row_files import parse_object
 from debias_sd.prompts.files import KEYS, read_prompt_file
 from debias_sd.shapes.caption import long_caption
 from debias_sd.shapes.scene import random_scene
@@ -116,9 +117,9 @@ def _open(name: str) -> Texts:
             return _listed(path)
     if path.is_file() and path.suffix.lower() in (*_LINES, ".json"):
         first = next((line for _, _, line, _ in read_lines(path) if line.strip()), "").strip()
-        if path.suffix.lower() == ".txt" or (first.startswith("{") and _is_prompt(path, first)):
+        if path.suffix.lower() == ".txt" or (first.startswith("{") and _is_prompt(first)):
             return _open_lines(path)
-        if first.startswith("[") and _is_prompt(path, next((element.value for element in scan_json(path)), None)):
+        if first.startswith("[") and _is_prompt(next((element.value for element in scan_json(path)), None)):
             return _listed(path)
     return _Captions(open_records(name, skip_missing=False))
 
@@ -128,7 +129,7 @@ def _listed(path: Path) -> _Listed:
     return _Listed(found.texts, {"empty": found.empty} if found.empty else {})
 
 
-def _is_prompt(path: Path, row: Any) -> bool:
+def _is_prompt(row: Any) -> bool:
     """Whether an object of a file is a prompt: it has a text, and no picture that another reader would want."""
     if isinstance(row, str):
         try:
@@ -171,9 +172,6 @@ def _text_of(line: str) -> str:
 
 
 def _check_row(path: Path, number: int, line: str) -> None:
-    try:
-        row = parse_json(line)
-    except ValueError:
-        raise ValueError(f"line {number} of {path} is not JSON; write one object per line.") from None
-    if not isinstance(row, dict) or not any(isinstance(row.get(key), str) for key in KEYS):
+    row = parse_object(line, number=number, path=path)
+    if not any(isinstance(row.get(key), str) for key in KEYS):
         raise ValueError(f"line {number} of {path} has no text in {', '.join(KEYS)}; add one of these.")

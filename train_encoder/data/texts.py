@@ -6,7 +6,6 @@ sentences are kept: what the pipeline does with prompts that fit in its window i
 
 from __future__ import annotations
 
-import hashlib
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from debias_sd.prompts.batch import PromptBatch, Reader
 from debias_sd.prompts.cuts import BY_SENTENCES
 from debias_sd.prompts.states import Row, whole_row
 from debias_sd.sentences import join_sentences, split_sentences
+from train_encoder.data.pairs import epoch_rng
 from train_encoder.data.text_sources import Texts
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ class TextItems(Dataset):
     def __getitem__(self, number: int) -> dict[str, Any]:
         epoch, place = divmod(number, self.usable)
         if epoch != self._epoch:
-            digest = hashlib.sha256(f"{self.seed}/epoch/{epoch}".encode()).digest()
-            # NumPy promises that RandomState draws the same in every version, and only of that.
-            rng = np.random.RandomState(np.frombuffer(digest, np.uint32))
-            self._epoch, self._order = epoch, rng.permutation(self.count).astype(np.int32)
+            order = epoch_rng(self.seed, epoch).permutation(self.count)
+            self._epoch, self._order = epoch, order.astype(np.int32)
         index = self._index(int(self._order[place]))
         text = "" if number % EMPTY == EMPTY // 2 else self.texts[index]
         if number % FITTING == 0:
