@@ -2,8 +2,8 @@
 
 Held are the states at the layer that the pipeline's denoiser reads: of the words, those of the first window as it is
 and of each later sentence alone; of the end token and the pads, that of the whole text's end (laid out by
-`debias_sd/prompts/states.py`); of a prompt that fits in the window, the empty one too, all as they are; and the pooled vector where
-one is read. Nothing of a picture is needed for it.
+`debias_sd/prompts/states.py`); of a prompt that fits in the window, the empty one too, all as they are; and the pooled
+vector where one is read. Nothing of a picture is needed for it.
 """
 
 from __future__ import annotations
