@@ -108,6 +108,18 @@ def test_what_is_nowhere_is_told_in_one_sentence(base, encoder, sentence):
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_is_not_called_damaged_for_the_name_of_its_folder(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, content, sentence in (
+        ("a", "no weights", "is not a checkpoint file"),
+        ("b", "", "is damaged or not a ch"),
+    ):
+        path = tmp_path / "empty" / f"{name}.safetensors"
+        path.write_text(content)
+        with pytest.raises(ValueError, match=sentence):
+            load_debias_pipeline(path, "base")
+
+
 def test_without_weights_it_says_what_to_run(tmp_path, monkeypatch):
     monkeypatch.setattr(encoder_folder, "WEIGHTS", tmp_path)
     with pytest.raises(ValueError, match="run make weights"):

@@ -119,7 +119,8 @@ def _unreadable(path: Path, error: ValueError) -> ValueError:
     if isinstance(cause, pickle.UnpicklingError):
         what = "is damaged, or a pickle with more in it than tensors, which is not run"
     else:
-        what = "is damaged or not a checkpoint" if cause or "empty" in str(error) else "is not a checkpoint file"
+        is_empty = path.stat().st_size == 0  # not by the sentence, which has the path in it
+        what = "is damaged or not a checkpoint" if cause or is_empty else "is not a checkpoint file"
     return ValueError(f"base {path} {what}" + (f" ({type(cause).__name__})" if cause else "") + f": {error}")
 
 
